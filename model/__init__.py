@@ -1,0 +1,1 @@
+"""BERT in PyTorch: the original encoder, its pretraining heads and losses."""

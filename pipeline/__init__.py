@@ -1,0 +1,1 @@
+"""The machine: configuration, graph, store, runner, tracking and command line."""

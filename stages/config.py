@@ -1,0 +1,330 @@
+"""Configuration of the stages: one frozen group a topic, free of Ray and torch.
+
+The groups say what they change: `corpus`, `vocab`, `pairs`, `mask` the data; `model`, `objective`,
+`train` the mathematics; `rounding` the last bits; `speed` nothing. Every number carries its unit
+in its name, every field a description (`clozeline config show` prints them).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from pipeline.config import Group, RunConfig
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""In the order of their ids, as BERT's vocabularies are laid out."""
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
+Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class CorpusConfig(Group):
+    """Where raw text comes from and how it becomes clean documents in shards."""
+
+    kind: Literal["python_docs", "files"] = Field(
+        "files", description="python_docs: docstrings of installed packages; files: paths below."
+    )
+    paths: tuple[str, ...] = Field(
+        (), description="Files, folders or globs (kind: files). Absolute, or from the current folder."
+    )
+    format: Literal["auto", "text", "sentences", "jsonl", "parquet"] = Field(
+        "auto",
+        description="text: a document a file; sentences: google-research/bert (a sentence a line, "
+        "blank lines between documents); auto: by the name's ending.",
+    )
+    text_field: str = Field("text", description="Column or key that holds the text.")
+    encoding: str = Field("utf-8", description="Of text files; a BOM wins over it.")
+    distributions: tuple[str, ...] = Field(
+        (), description="Installed distributions that python_docs reads besides the stdlib."
+    )
+    min_characters: Count = Field(
+        32, description="Shorter documents are left out and counted as too_short."
+    )
+    unwrap: bool = Field(
+        True, description="Join hard-wrapped lines of a paragraph; blank lines stay breaks."
+    )
+    deduplicate: bool = Field(True, description="Keep one of several equal documents.")
+    sentences: Literal["icu", "lines"] = Field(
+        "icu", description="icu: ICU rules with abbreviations; lines: a sentence a line."
+    )
+    max_document_bytes: PositiveInt = Field(
+        1_000_000, description="Longer documents are cut at sentence ends; parts keep their origin."
+    )
+    shard_bytes: PositiveInt = Field(64_000_000, description="Cleaned text a shard aims at.")
+    shards: PositiveInt | None = Field(
+        None, description="Number of training shards; null: from shard_bytes."
+    )
+    validation_share: OpenShare = Field(
+        0.02, description="Share of documents held out, chosen by a hash of their content."
+    )
+    max_unreadable_share: Share = Field(
+        0.01, description="More unreadable documents than this fail the stage. Changes no result."
+    )
+
+
+class VocabConfig(Group):
+    """The WordPiece vocabulary."""
+
+    size: PositiveInt = Field(30_522, description="Entries, special tokens included.")
+    lowercase: bool = Field(True, description="Lower-case the text (BERT uncased).")
+    strip_accents: bool | None = Field(
+        None, description="Remove accents; null: as lowercase says, BERT's rule."
+    )
+    chinese_characters: bool = Field(True, description="Each CJK ideograph is a word of its own.")
+    trainer: Literal["exact", "huggingface"] = Field(
+        "exact", description="exact: deterministic, 64-bit counts; huggingface: tokenizers' trainer."
+    )
+    min_frequency: PositiveInt = Field(2, description="Merges seen less often are not made.")
+    limit_alphabet: PositiveInt = Field(
+        1000, description="Characters kept, most frequent first; others become [UNK]."
+    )
+    max_word_characters: PositiveInt = Field(
+        100, description="Longer words become [UNK] (WordPiece's max_input_chars_per_word)."
+    )
+
+    @model_validator(mode="after")
+    def _more_than_specials(self) -> Self:
+        if self.size <= len(SPECIAL_TOKENS):
+            raise ValueError(
+                f"vocab.size={self.size} must be above the {len(SPECIAL_TOKENS)} special tokens "
+                f"{' '.join(SPECIAL_TOKENS)}: raise vocab.size"
+            )
+        return self
+
+
+class PairsConfig(Group):
+    """IsNext/NotNext pairs."""
+
+    max_seq_length: Annotated[int, Field(ge=8)] = Field(
+        128, description="Tokens a row at most, the three special tokens included."
+    )
+    balance: Literal["exact", "reference"] = Field(
+        "exact", description="exact: half IsNext, half NotNext in each shard; reference: as google's."
+    )
+    short_sequence_probability: Share = Field(
+        0.1, description="Share of documents, in each pass, with a random shorter target."
+    )
+    copies: PositiveInt = Field(1, description="Passes with other splits, targets and partners.")
+
+
+class MaskConfig(Group):
+    """Masked positions and what stands in them."""
+
+    strategy: Literal["per_token", "whole_word"] = Field(
+        "per_token", description="What is chosen together: single pieces, or all pieces of a word."
+    )
+    probability: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
+        0.15, description="Share of a row's tokens, special tokens counted, to be predicted."
+    )
+    max_predictions: PositiveInt | None = Field(
+        None, description="Cap a row; null: ceil(probability x max_seq_length)."
+    )
+    mask_share: Share = Field(0.8, description="Of chosen positions: replaced by [MASK].")
+    random_share: Share = Field(0.1, description="Of chosen positions: replaced by a random entry.")
+    copies: PositiveInt = Field(1, description="Masked copies of each row; copy k is for pass k.")
+
+    @model_validator(mode="after")
+    def _shares(self) -> Self:
+        if self.mask_share + self.random_share > 1.0 + 1e-9:
+            raise ValueError(
+                f"mask.mask_share + mask.random_share = {self.mask_share + self.random_share:g} is "
+                "above 1: lower one of them (the rest keeps the original token)"
+            )
+        return self
+
+
+class ModelConfig(Group):
+    """The encoder's shape."""
+
+    hidden_size: PositiveInt = Field(128, description="Width d.")
+    num_layers: PositiveInt = Field(2, description="Encoder blocks L.")
+    num_heads: PositiveInt = Field(2, description="Attention heads; must divide hidden_size.")
+    intermediate_size: PositiveInt | None = Field(
+        None, description="Width of the feed-forward layer; null: 4 x hidden_size."
+    )
+    max_position_embeddings: PositiveInt = Field(512, description="Rows of the position table.")
+    hidden_dropout: Dropout = Field(0.1, description="On embeddings and block outputs.")
+    attention_dropout: Dropout = Field(0.1, description="On attention probabilities.")
+    initializer_range: Annotated[float, Field(gt=0)] = Field(
+        0.02, description="Standard deviation of the truncated normal initialisation."
+    )
+    layer_norm_eps: Annotated[float, Field(gt=0)] = Field(1e-12, description="LayerNorm epsilon.")
+
+    @model_validator(mode="after")
+    def _heads(self) -> Self:
+        if self.hidden_size % self.num_heads:
+            fits = [h for h in range(1, self.hidden_size + 1) if self.hidden_size % h == 0]
+            near = min(fits, key=lambda h: abs(h - self.num_heads))
+            raise ValueError(
+                f"model.num_heads={self.num_heads} does not divide model.hidden_size="
+                f"{self.hidden_size}: try model.num_heads={near}"
+            )
+        return self
+
+
+class ObjectiveConfig(Group):
+    """What is learned."""
+
+    nsp: bool = Field(
+        True, description="Next sentence prediction beside MLM; false: RoBERTa's full sentences."
+    )
+
+
+class TrainConfig(Group):
+    """Optimisation: the mathematics of training."""
+
+    steps: PositiveInt = Field(1000, description="Optimiser steps.")
+    global_batch_size: PositiveInt = Field(32, description="Examples a step, over all workers.")
+    learning_rate: Annotated[float, Field(gt=0)] = Field(1e-3, description="Peak learning rate.")
+    warmup_share: Share = Field(0.05, description="Share of the steps with linear warm-up.")
+    schedule: Literal["linear", "cosine", "constant"] = Field(
+        "linear", description="Decay to zero after warm-up."
+    )
+    optimizer: Literal["adamw"] = Field("adamw", description="AdamW, decay on matrices only.")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.01, description="Decoupled decay.")
+    beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="First moment.")
+    beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.999, description="Second moment.")
+    epsilon: Annotated[float, Field(gt=0)] = Field(1e-6, description="Of the optimiser.")
+    clip_norm: Annotated[float, Field(gt=0)] | None = Field(
+        1.0, description="Largest global gradient norm; null: no clipping."
+    )
+    precision: Literal["bf16", "float32"] = Field(
+        "bf16", description="Of matrix products; weights and optimiser state stay float32."
+    )
+    checkpoint_every_steps: PositiveInt = Field(500, description="Changes no result.")
+    evaluate_every_steps: PositiveInt = Field(
+        500, description="Held-out figures while training. Changes no result."
+    )
+    log_every_steps: PositiveInt = Field(20, description="Changes no result.")
+    keep_checkpoints: PositiveInt = Field(2, description="Newest kept. Changes no result.")
+
+
+class PhaseConfig(Group):
+    """One phase of pretraining: what it sets differently from `pairs` and `train`."""
+
+    max_seq_length: Annotated[int, Field(ge=8)] = Field(description="As pairs.max_seq_length.")
+    steps: PositiveInt | None = Field(None, description="null: train.steps.")
+    global_batch_size: PositiveInt | None = Field(None, description="null: train's.")
+    learning_rate: Annotated[float, Field(gt=0)] | None = Field(None, description="null: train's.")
+
+
+class RoundingConfig(Group):
+    """Changes the last bits only: recorded in checkpoints, not fingerprinted."""
+
+    micro_batch_tokens: PositiveInt = Field(8192, description="Token budget of a micro-batch.")
+    threads: PositiveInt | None = Field(
+        None, description="torch threads a worker; null: its CPUs."
+    )
+    attention: Literal["auto", "sdpa", "varlen"] = Field(
+        "auto", description="varlen: torch's packed attention on CUDA; sdpa: anywhere."
+    )
+    compile: bool = Field(False, description="torch.compile the model.")
+
+
+class SpeedConfig(Group):
+    """Changes not a bit."""
+
+    batch_mb: Annotated[float, Field(gt=0)] = Field(4.0, description="Text a step inside a shard.")
+    prefetch_batches: Count = Field(4, description="Global batches read ahead in training.")
+
+
+class EvaluateConfig(Group):
+    """Held-out figures. Their masks never follow `mask`, so that runs compare."""
+
+    max_rows: PositiveInt = Field(20_000, description="Held-out rows used at most.")
+    probability: OpenShare = Field(0.15, description="As mask.probability, for held-out masks.")
+    sentences: tuple[str, ...] = Field(
+        (), description="Sentences with [MASK] that evaluate fills in, for a person to read."
+    )
+
+
+class SeedsConfig(Group):
+    """Seeds that can change alone; null derives each from `seed`."""
+
+    split: Count | None = Field(None, description="Order of documents, shards, validation split.")
+    pairs: Count | None = Field(None, description="Targets, splits and partners.")
+    mask: Count | None = Field(None, description="Masked positions and replacements.")
+    train: Count | None = Field(None, description="Weights, order of batches, dropout.")
+
+
+class Config(RunConfig):
+    """A whole run."""
+
+    corpus: CorpusConfig = CorpusConfig()
+    vocab: VocabConfig = VocabConfig()
+    pairs: PairsConfig = PairsConfig()
+    mask: MaskConfig = MaskConfig()
+    model: ModelConfig = ModelConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    train: TrainConfig = TrainConfig()
+    phases: tuple[PhaseConfig, ...] = Field(
+        (), description="Phases in order, each from the last one's weights; empty: one, as pairs says."
+    )
+    rounding: RoundingConfig = RoundingConfig()
+    speed: SpeedConfig = SpeedConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    seeds: SeedsConfig = SeedsConfig()
+
+    def resolved_phases(self) -> tuple[PhaseConfig, ...]:
+        """The phases with every null filled in; one phase when `phases` is empty."""
+        phases = self.phases or (PhaseConfig(max_seq_length=self.pairs.max_seq_length),)
+        return tuple(
+            PhaseConfig(
+                max_seq_length=p.max_seq_length,
+                steps=p.steps or self.train.steps,
+                global_batch_size=p.global_batch_size or self.train.global_batch_size,
+                learning_rate=p.learning_rate or self.train.learning_rate,
+            )
+            for p in phases
+        )
+
+    def seed_for(self, purpose: Literal["split", "pairs", "mask", "train"]) -> int:
+        """The seed of one purpose: set by itself, or derived from `seed` by SHA-256 (63 bits)."""
+        own: int | None = getattr(self.seeds, purpose)
+        if own is not None:
+            return own
+        digest = hashlib.sha256(f"{self.seed}/{purpose}".encode()).digest()
+        return int.from_bytes(digest[:8], "little") >> 1
+
+    @model_validator(mode="after")
+    def _lengths_fit(self) -> Self:
+        for phase in self.resolved_phases():
+            if phase.max_seq_length > self.model.max_position_embeddings:
+                raise ValueError(
+                    f"a phase of pairs.max_seq_length={phase.max_seq_length} is longer than "
+                    f"model.max_position_embeddings={self.model.max_position_embeddings}: "
+                    "shorten the phase or raise model.max_position_embeddings"
+                )
+        lengths = [p.max_seq_length for p in self.resolved_phases()]
+        if len(set(lengths)) != len(lengths):
+            raise ValueError(
+                f"phases: max_seq_length {lengths} holds a length twice: a phase is named by its "
+                "length, so give each another"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _cap_fits(self) -> Self:
+        cap = self.mask.max_predictions
+        longest = max(p.max_seq_length for p in self.resolved_phases())
+        if cap is not None and cap > longest - 3:
+            raise ValueError(
+                f"mask.max_predictions={cap} is more than the {longest - 3} tokens that a row of "
+                f"{longest} holds beside its special tokens: lower it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _corpus_is_named(self) -> Self:
+        if self.corpus.kind == "files" and not self.corpus.paths:
+            raise ValueError(
+                "corpus.paths is empty: name files, folders or globs, "
+                "e.g. corpus.paths=[/data/books]"
+            )
+        return self
