@@ -92,7 +92,10 @@ class Node:
             (`{"mask": {"probability": 0.15}, "seeds": {"mask": 7}}`). JSON; fingerprinted.
         settings: what the stage also needs but what cannot change its result (speed, thresholds
             that only accept or refuse, tracking). Nested the same way. JSON; not fingerprinted.
-        inputs: role -> name of the node whose artifact is read under that role.
+        inputs: role -> name of the node whose artifact is read under that role. Their output
+            digests are fingerprinted.
+        watches: role -> node whose artifact is read too, but cannot change the result (held-out
+            rows for the curves of a training run). Not fingerprinted; made before the node runs.
         raw: lists external input; called by `plan`, so it must be fast. It raises `UserError`
             when the input is not there. None for nodes that read only artifacts.
     """
@@ -102,6 +105,7 @@ class Node:
     config: Mapping[str, Json]
     settings: Mapping[str, Json] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
+    watches: Mapping[str, str] = field(default_factory=dict)
     resources: Resources = Resources()
     raw: Callable[[], RawInput] | None = None
 
@@ -170,7 +174,7 @@ class Context:
 
     Attributes:
         node: the node being made; `node.config` and `node.settings` are its configuration.
-        inputs: role -> finished artifact.
+        inputs: role -> finished artifact, those of `Node.watches` included.
         output: writes the node's files. Parts that an earlier, killed attempt finished are in
             `output.finished()` and must not be made again.
         fingerprint: hex; names the run in Ray Train and stands in checkpoints.

@@ -1,0 +1,287 @@
+"""The catalogue: from a validated config to the nodes of the graph.
+
+The pure part of the project that knows all stages by name. It imports no stage: a stage's code is
+named by a string and loaded only when a node of it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import RunConfig
+from pipeline.stage import Json, Node, RawInput, Resources, Stage
+from stages.config import Config, PhaseConfig
+from stages.summary import summary_lines
+
+_TEXT = "stages.text."
+_TRAINING = "stages.training."
+
+SHARD = Stage(
+    name="shard",
+    version=1,
+    run="stages.shard:run",
+    modules=(
+        "stages.shard",
+        *(_TEXT + m for m in ("listing", "readers", "python_docs", "cleaning")),
+        *(_TEXT + m for m in ("sentences", "sharding")),
+    ),
+    libraries=("icu4py",),
+    recorded=("pyarrow", "ray"),
+)
+VOCAB = Stage(
+    name="vocab",
+    version=1,
+    run="stages.vocab:run",
+    modules=("stages.vocab", *(_TEXT + m for m in ("words", "vocabulary", "tokenizer_files"))),
+    libraries=("tokenizers",),
+    recorded=("pyarrow", "ray"),
+)
+PAIRS = Stage(
+    name="pairs",
+    version=1,
+    run="stages.pairs:run",
+    modules=(
+        "stages.pairs",
+        *(_TEXT + m for m in ("words", "wordpiece", "pairing", "random")),
+    ),
+    libraries=("tokenizers",),
+    recorded=("numpy", "pyarrow", "ray"),
+)
+MASK = Stage(
+    name="mask",
+    version=1,
+    run="stages.mask:run",
+    modules=("stages.mask", _TEXT + "masking", _TEXT + "random"),
+    recorded=("numpy", "pyarrow", "ray"),
+)
+PRETRAIN = Stage(
+    name="pretrain",
+    version=1,
+    run="stages.pretrain:run",
+    modules=(
+        "stages.pretrain",
+        *(_TRAINING + m for m in ("loader", "packing", "loop", "optimisers", "schedules")),
+        *("model." + m for m in ("bert", "embeddings", "attention", "encoder", "heads", "losses")),
+    ),
+    recorded=("torch", "numpy", "pyarrow", "ray"),
+    deterministic=False,
+)
+EVALUATE = Stage(
+    name="evaluate",
+    version=1,
+    run="stages.evaluate:run",
+    modules=("stages.evaluate", _TRAINING + "evaluate"),
+    recorded=("torch", "tokenizers"),
+    deterministic=False,
+)
+EXPORT = Stage(
+    name="export",
+    version=1,
+    run="stages.export:run",
+    modules=("stages.export", "model.huggingface", _TEXT + "tokenizer_files"),
+    recorded=("torch", "safetensors"),
+    deterministic=False,
+)
+
+HELD_OUT_SEED = 15
+"""Held-out masks never follow `seed`: two runs are compared on the same masked positions."""
+
+
+class TextCatalog:
+    """Ours: raw text to a pretrained BERT."""
+
+    config_model: type[RunConfig] = Config
+
+    def nodes(self, config: RunConfig) -> list[Node]:
+        """The graph of `config`: data, one chain a phase, evaluation and export."""
+        if not isinstance(config, Config):
+            raise TypeError(f"expected {Config.__name__}, got {type(config).__name__}")
+        nodes = [_shard(config), _vocab(config)]
+        before: str | None = None
+        for position, phase in enumerate(config.resolved_phases()):
+            nodes += [
+                _pairs(config, phase),
+                _mask(config, phase),
+                _held_out(config, phase),
+                _pretrain(config, phase, position, before),
+            ]
+            before = f"pretrain/{phase.max_seq_length}"
+        nodes += [_evaluate(config), _export(config)]
+        return nodes
+
+    def summary(self, figures: Mapping[str, Mapping[str, Json]]) -> list[str]:
+        """What a person wants to read when a run ends."""
+        return summary_lines(figures)
+
+
+CATALOG = TextCatalog()
+
+
+def _shard(config: Config) -> Node:
+    corpus = config.corpus.model_dump(mode="json")
+    # The listing stands for the paths: the same files elsewhere are the same corpus.
+    paths = corpus.pop("paths")
+    threshold = corpus.pop("max_unreadable_share")
+    if config.corpus.kind == "python_docs":
+        for unused in ("format", "text_field", "encoding"):
+            corpus.pop(unused)
+    else:
+        corpus.pop("distributions")
+    return Node(
+        name="shard",
+        stage=SHARD,
+        config={"corpus": corpus, "seeds": {"split": config.seed_for("split")}},
+        settings={
+            "corpus": {"paths": paths, "max_unreadable_share": threshold},
+            "speed": config.speed.model_dump(mode="json"),
+        },
+        raw=_listing(config),
+    )
+
+
+def _listing(config: Config) -> Callable[[], RawInput]:
+    def listing() -> RawInput:
+        from stages.raw import list_corpus
+
+        return list_corpus(config.corpus, Path.cwd())
+
+    return listing
+
+
+def _vocab(config: Config) -> Node:
+    return Node(
+        name="vocab",
+        stage=VOCAB,
+        config={"vocab": config.vocab.model_dump(mode="json")},
+        inputs={"shard": "shard"},
+    )
+
+
+def _pairs(config: Config, phase: PhaseConfig) -> Node:
+    pairs = config.pairs.model_dump(mode="json") | {"max_seq_length": phase.max_seq_length}
+    return Node(
+        name=f"pairs/{phase.max_seq_length}",
+        stage=PAIRS,
+        config={
+            "pairs": pairs,
+            "objective": config.objective.model_dump(mode="json"),
+            "seeds": {"pairs": config.seed_for("pairs")},
+        },
+        settings={"speed": config.speed.model_dump(mode="json")},
+        inputs={"shard": "shard", "vocab": "vocab"},
+    )
+
+
+def _mask(config: Config, phase: PhaseConfig) -> Node:
+    mask = config.mask.model_dump(mode="json")
+    mask["max_predictions"] = config.mask.max_predictions or _cap(
+        config.mask.probability, phase.max_seq_length
+    )
+    return Node(
+        name=f"mask/{phase.max_seq_length}",
+        stage=MASK,
+        config={"split": "train", "mask": mask, "seeds": {"mask": config.seed_for("mask")}},
+        inputs={"pairs": f"pairs/{phase.max_seq_length}", "vocab": "vocab"},
+    )
+
+
+def _held_out(config: Config, phase: PhaseConfig) -> Node:
+    probability = config.evaluate.probability
+    mask = {
+        "strategy": "per_token",
+        "probability": probability,
+        "max_predictions": _cap(probability, phase.max_seq_length),
+        "mask_share": 0.8,
+        "random_share": 0.1,
+        "copies": 1,
+    }
+    return Node(
+        name=f"mask/{phase.max_seq_length}-heldout",
+        stage=MASK,
+        config={"split": "validation", "mask": mask, "seeds": {"mask": HELD_OUT_SEED}},
+        inputs={"pairs": f"pairs/{phase.max_seq_length}", "vocab": "vocab"},
+    )
+
+
+def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | None) -> Node:
+    train: dict[str, Any] = config.train.model_dump(mode="json")
+    settings = {
+        key: train.pop(key)
+        for key in (
+            "checkpoint_every_steps",
+            "evaluate_every_steps",
+            "log_every_steps",
+            "keep_checkpoints",
+        )
+    }
+    train |= {
+        "steps": phase.steps,
+        "global_batch_size": phase.global_batch_size,
+        "learning_rate": phase.learning_rate,
+    }
+    inputs = {"mask": f"mask/{phase.max_seq_length}", "vocab": "vocab"}
+    if before is not None:
+        inputs["before"] = before
+    cluster = config.cluster
+    workers = cluster.train_workers
+    return Node(
+        name=f"pretrain/{phase.max_seq_length}",
+        stage=PRETRAIN,
+        config={
+            "model": config.model.model_dump(mode="json"),
+            "objective": config.objective.model_dump(mode="json"),
+            "train": train,
+            "phase": position,
+            "seeds": {"train": config.seed_for("train")},
+        },
+        settings={
+            "train": settings,
+            "rounding": config.rounding.model_dump(mode="json"),
+            "speed": config.speed.model_dump(mode="json"),
+            "evaluate": {"max_rows": config.evaluate.max_rows},
+            "cluster": {
+                "train_workers": workers,
+                "cpus_per_worker": cluster.cpus_per_worker,
+                "device": cluster.device,
+            },
+        },
+        inputs=inputs,
+        watches={"heldout": f"mask/{phase.max_seq_length}-heldout"},
+        resources=Resources(cpus=workers * min(cluster.cpus_per_worker or 1.0, 1.0)),
+    )
+
+
+def _last(config: Config) -> PhaseConfig:
+    return config.resolved_phases()[-1]
+
+
+def _evaluate(config: Config) -> Node:
+    length = _last(config).max_seq_length
+    return Node(
+        name="evaluate",
+        stage=EVALUATE,
+        config={"evaluate": config.evaluate.model_dump(mode="json")},
+        settings={"cluster": {"device": config.cluster.device}},
+        inputs={
+            "pretrain": f"pretrain/{length}",
+            "mask": f"mask/{length}",
+            "heldout": f"mask/{length}-heldout",
+            "vocab": "vocab",
+        },
+    )
+
+
+def _export(config: Config) -> Node:
+    return Node(
+        name="export",
+        stage=EXPORT,
+        config={},
+        inputs={"pretrain": f"pretrain/{_last(config).max_seq_length}", "vocab": "vocab"},
+    )
+
+
+def _cap(probability: float, length: int) -> int:
+    return math.ceil(round(probability * length, 9))
