@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -134,7 +135,7 @@ def make_chunks(sentences: Sentences, targets: Int64s, room: int) -> Chunks:
     documents = sentences.documents.tolist()
     firsts: list[int] = []
     lasts: list[int] = []
-    for start, stop in zip(documents[:-1], documents[1:], strict=True):
+    for start, stop in itertools.pairwise(documents):
         bounds = [start]
         alone = False
         while start < stop:

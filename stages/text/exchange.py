@@ -6,6 +6,7 @@ lengths nor sentence counts tell the label.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -63,10 +64,10 @@ def _blocks(sorted_kinds: NDArray[np.int64]) -> list[tuple[int, int]]:
         ([0], np.flatnonzero(np.diff(sorted_kinds)) + 1, [len(sorted_kinds)])
     ).tolist()
     blocks = []
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in itertools.pairwise(edges):
         parts = max(1, (last - first) // BLOCK_CHUNKS)
         cuts = [first + (last - first) * k // parts for k in range(parts + 1)]
-        blocks += [(low, high) for low, high in zip(cuts[:-1], cuts[1:], strict=True) if low < high]
+        blocks += [(low, high) for low, high in itertools.pairwise(cuts) if low < high]
     return blocks
 
 

@@ -256,8 +256,8 @@ def _counts(
     unpaired = ~used & ~single
     before = np.concatenate([pairs.a, pairs.b])
     tokens_in = int(filled.offsets[-1])
-    tokens_before = int(np.count_nonzero(_covered(before[:, 0], before[:, 1], tokens_in)))
-    tokens_used = int(np.count_nonzero(_covered(spans[:, 0], spans[:, 1], tokens_in)))
+    tokens_before = _union_size(before)
+    tokens_used = _union_size(spans)
     tokens_single = int(filled.lengths[lost].sum())
     documents = {
         name: _documents_with(filled, flags)
@@ -298,6 +298,14 @@ def _covered(starts: Int64s, ends: Int64s, size: int) -> NDArray[np.bool_]:
     steps = np.bincount(starts, minlength=size + 1) - np.bincount(ends, minlength=size + 1)
     covered: NDArray[np.bool_] = np.cumsum(steps[:size]) > 0
     return covered
+
+
+def _union_size(spans: Int64s) -> int:
+    """Positions that lie in at least one of the [start, end) rows of `spans`."""
+    ordered = spans[np.argsort(spans[:, 0], kind="stable")]
+    reached = np.maximum.accumulate(ordered[:, 1])
+    before = np.concatenate((ordered[:1, 0], reached[:-1]))
+    return int(np.maximum(0, ordered[:, 1] - np.maximum(ordered[:, 0], before)).sum())
 
 
 def _documents_with(sentences: Sentences, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
