@@ -29,7 +29,7 @@ _FOLDER = re.compile(r"step-(\d{8,})(\..+)?")
 _TEMPORARY = "tmp-"
 
 
-class CheckpointMismatch(ValueError):
+class CheckpointMismatchError(ValueError):
     """A checkpoint belongs to another configuration; the message says what differs."""
 
 
@@ -133,12 +133,12 @@ def check_same_run(state: State, fingerprint: str, config: Mapping[str, Any]) ->
     """Refuse a checkpoint of another configuration.
 
     Raises:
-        CheckpointMismatch: the fingerprints differ.
+        CheckpointMismatchError: the fingerprints differ.
     """
     if state.fingerprint == fingerprint:
         return
     changed = differences(state.config, config)
-    raise CheckpointMismatch(
+    raise CheckpointMismatchError(
         f"the checkpoint of step {state.step} belongs to another run "
         f"({state.fingerprint[:12]}, this one is {fingerprint[:12]}): "
         + ("; ".join(changed) if changed else "same configuration, other inputs or versions")
@@ -215,7 +215,7 @@ def _load(filesystem: FileSystem, path: str) -> Checkpoint:
 def _read(filesystem: FileSystem, path: str) -> bytes:
     with filesystem.open_input_file(path) as source:
         content: bytes = source.read()
-    return content
+        return content
 
 
 def _prune(filesystem: FileSystem, folder: str, keep: int, newest: int) -> None:

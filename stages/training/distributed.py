@@ -53,8 +53,10 @@ def from_rank_0(
     text = torch.frombuffer(bytearray(json.dumps([header, layout]).encode()), dtype=torch.uint8)
     size = torch.tensor([len(text)], dtype=torch.int64, device=device)
     dist.broadcast(size, src=0)
-    text = text.to(device) if rank() == 0 else torch.empty(
-        int(size.item()), dtype=torch.uint8, device=device
+    text = (
+        text.to(device)
+        if rank() == 0
+        else torch.empty(int(size.item()), dtype=torch.uint8, device=device)
     )
     dist.broadcast(text, src=0)
     if rank() == 0:

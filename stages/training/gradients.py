@@ -51,7 +51,8 @@ class FlatGradients:
 
     def norm(self) -> Tensor:
         """Scalar: the global norm of the gradients."""
-        return torch.linalg.vector_norm(self.gradients)
+        norm: Tensor = torch.linalg.vector_norm(self.gradients)
+        return norm
 
     def clip(self, norm: float, largest: float) -> None:
         """Scale the gradients of global norm `norm` down to `largest`, if they are above it."""

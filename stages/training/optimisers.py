@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from stages.training.job import TrainConfig
+
 
 def decays(parameter: nn.Parameter) -> bool:
     """Whether weight decay acts on a parameter: on matrices, not on biases and LayerNorms.
@@ -19,35 +21,30 @@ def decays(parameter: nn.Parameter) -> bool:
 
 
 def make_optimiser(
-    parameters: Iterable[nn.Parameter],
-    *,
-    name: str,
-    learning_rate: float,
-    weight_decay: float,
-    betas: tuple[float, float],
-    epsilon: float,
+    parameters: Iterable[nn.Parameter], config: TrainConfig
 ) -> torch.optim.Optimizer:
     """An optimiser with two groups: parameters that decay and those that do not.
 
     Args:
         parameters: float32 master weights, in the model's order.
-        name: "adamw".
-        learning_rate: of the first step; the loop sets it anew at each step.
-        weight_decay: decoupled, times the learning rate.
-        betas: decay of the two moments.
-        epsilon: added to the root of the second moment (original BERT: 1e-6).
+        config: `optimizer`, `weight_decay`, `beta1`, `beta2` and `epsilon`; the loop sets the
+            learning rate anew at each step.
 
     Raises:
         ValueError: no such optimiser.
     """
     parameters = list(parameters)
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in parameters if decays(p)], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if decays(p)], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if not decays(p)], "weight_decay": 0.0},
     ]
-    if name == "adamw":
-        fused = all(p.device.type in ("cpu", "cuda", "mps") for p in parameters)
+    if config.optimizer == "adamw":
+        # One pass over memory for each parameter, instead of one for each operation.
         return torch.optim.AdamW(
-            groups, lr=learning_rate, betas=betas, eps=epsilon, fused=fused
+            groups,
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            eps=config.epsilon,
+            fused=True,
         )
-    raise ValueError(f"unknown optimiser {name!r}: adamw")
+    raise ValueError(f"unknown optimiser {config.optimizer!r}: adamw")

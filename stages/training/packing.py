@@ -40,6 +40,17 @@ class MicroBatch:
     mlm_labels: Tensor
     is_next: Tensor | None
 
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor, int, Tensor]:
+        """The arguments of `BertForPreTraining.forward`."""
+        return (
+            self.input_ids,
+            self.segment_ids,
+            self.position_ids,
+            self.cu_seqlens,
+            self.max_seqlen,
+            self.mlm_positions,
+        )
+
     def to(self, device: torch.device) -> MicroBatch:
         """The same on `device`; asynchronous when the tensors are pinned."""
         if device.type == "cpu":
@@ -83,6 +94,10 @@ class StepBatch:
     padded_tokens: int
     share_tokens: int
 
+    def pinned(self) -> StepBatch:
+        """The same with all micro-batches in page-locked memory."""
+        return replace(self, micro_batches=tuple(m.pinned() for m in self.micro_batches))
+
 
 def share(lengths: NDArray[np.int64], rank: int, world_size: int) -> NDArray[np.int64]:
     """The rows of a global batch that `rank` works on, longest first.
@@ -102,7 +117,8 @@ def share(lengths: NDArray[np.int64], rank: int, world_size: int) -> NDArray[np.
     place = np.arange(len(order))
     turn, seat = np.divmod(place, world_size)
     owner = np.where(turn % 2 == 0, seat, world_size - 1 - seat)
-    return order[owner == rank]
+    rows: NDArray[np.int64] = order[owner == rank]
+    return rows
 
 
 def cut(lengths: NDArray[np.int64], budget: int) -> list[slice]:
@@ -154,7 +170,8 @@ def pack(examples: Examples, nsp: bool) -> MicroBatch:
         max_seqlen=int(lengths.max()),
         mlm_positions=torch.from_numpy(flat),
         mlm_labels=torch.from_numpy(examples.mlm_labels.astype(np.int64)),
-        is_next=torch.from_numpy(examples.is_next.copy()) if nsp and examples.is_next is not None
+        is_next=torch.from_numpy(examples.is_next.copy())
+        if nsp and examples.is_next is not None
         else None,
     )
 
@@ -168,9 +185,7 @@ def micro_batches(examples: Examples, budget: int, nsp: bool) -> tuple[MicroBatc
     return tuple(pack(examples.take(rows[run]), nsp) for run in runs)
 
 
-def step_batch(
-    examples: Examples, rank: int, world_size: int, budget: int, nsp: bool
-) -> StepBatch:
+def step_batch(examples: Examples, rank: int, world_size: int, budget: int, nsp: bool) -> StepBatch:
     """One rank's part of a global batch.
 
     Args:

@@ -12,9 +12,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def prefetched(
-    make: Callable[[int], T], steps: range, ahead: int
-) -> Iterator[Iterator[T]]:
+def prefetched(make: Callable[[int], T], steps: range, ahead: int) -> Iterator[Iterator[T]]:
     """An iterator over `make(step)` for each step, with at most `ahead` results waiting.
 
     An error in `make` is raised where its result would have come. The thread ends with the
