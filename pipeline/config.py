@@ -37,7 +37,7 @@ class ClusterConfig(Group):
 
     address: str | None = Field(
         None,
-        description="null: a Ray of our own, stopped at the end. HOST:PORT or 'auto': that cluster.",
+        description="null: a Ray of our own, stopped at the end; HOST:PORT or auto: that cluster.",
     )
     num_cpus: Annotated[int, Field(ge=1)] | None = Field(
         None, description="CPUs that this run may use; null: all of the machine or cluster."
