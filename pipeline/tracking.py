@@ -1,0 +1,462 @@
+"""MLflow: a parent run for each run that makes something, a child for each node it made.
+
+Only the driver talks to MLflow, and only through an outbox (`pipeline.outbox`): a server that is
+slow or away never stops the work. Cached nodes are linked to the run that made them.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import math
+import numbers
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from pipeline.config import TrackingConfig
+from pipeline.mlflow_writer import (
+    TAG_DRIVER,
+    TAG_FINGERPRINT,
+    TAG_HEARTBEAT,
+    TAG_NODE,
+    TAG_STORE,
+    MlflowWriter,
+    import_mlflow,
+    this_driver,
+)
+from pipeline.outbox import Outbox, Record
+from pipeline.report import page
+from pipeline.stage import Json, Metrics, Node, Result, UserError, flatten
+
+if TYPE_CHECKING:
+    from pipeline.services import NodeRun, RunState
+    from pipeline.store import Artifact
+
+HEARTBEAT_SECONDS = 60.0
+RUN_ID_SECONDS = 30.0
+RUN_NAME_CHARACTERS = 100
+NAME_CHARACTERS = 250
+
+
+def resolve_uri(config: TrackingConfig, cwd: Path) -> tuple[str, str | None]:
+    """The absolute tracking URI and the artifact location of a new experiment.
+
+    Null is sqlite in `cwd`/runs/mlflow.db with artifacts beside it. A database has no artifact
+    store of its own, so it gets the folder too; a server (http) decides by itself.
+
+    Raises:
+        UserError: the URI is a folder or of an unknown kind.
+    """
+    runs = (cwd / "runs").resolve()
+    uri = config.uri or f"sqlite:///{runs / 'mlflow.db'}"
+    location = config.artifact_location
+    scheme = urlsplit(uri).scheme
+    if scheme in ("", "file"):
+        raise UserError(
+            f"tracking.uri={uri} is a folder; MLflow no longer keeps runs in folders: use "
+            f"tracking.uri=sqlite:///{uri.removeprefix('file://').rstrip('/')}/mlflow.db"
+        )
+    if scheme.startswith("http"):
+        return uri, location
+    if scheme == "sqlite":
+        database = (cwd / uri.removeprefix("sqlite:///")).resolve()
+        uri = f"sqlite:///{database}"
+        return uri, location or (database.parent / "mlartifacts").as_uri()
+    if not scheme.startswith(("postgresql", "mysql", "mssql")):
+        raise UserError(
+            f"tracking.uri={uri} is of no kind that is known here: use sqlite:///FILE, "
+            "postgresql://..., mysql://..., mssql://... or http(s)://HOST:PORT"
+        )
+    return uri, location or (runs / "mlartifacts").as_uri()
+
+
+def run_name(config: TrackingConfig, overrides: Sequence[str]) -> str | None:
+    """The parent's name: as configured, else the overrides, else None (MLflow makes one up)."""
+    name = config.run_name or ", ".join(o for o in overrides if not o.startswith("tracking."))
+    if len(name) > RUN_NAME_CHARACTERS:
+        name = name[: RUN_NAME_CHARACTERS - 1] + "…"
+    return name or None
+
+
+def safe_name(name: str) -> str:
+    """A name that MLflow takes: one bad character would have it refuse a whole batch."""
+    return re.sub(r"[^\w.\-/ ]", "_", name, flags=re.ASCII)[:NAME_CHARACTERS]
+
+
+def parameters(config: Mapping[str, Json]) -> dict[str, str]:
+    """A nested config as MLflow parameters: dotted name -> text (lists as JSON)."""
+    return {
+        safe_name(name): value if isinstance(value, str) else json.dumps(value)
+        for name, value in flatten(config)
+    }
+
+
+def numeric(figures: Mapping[str, Json]) -> dict[str, float]:
+    """The figures that are finite numbers (true and false count as 1 and 0)."""
+    found = {k: float(v) for k, v in figures.items() if isinstance(v, numbers.Real)}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+class NoMetrics:
+    """Takes figures and drops them."""
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Do nothing."""
+
+
+class NoNodeRun:
+    """A node's run while tracking is off."""
+
+    run_id: str | None = None
+    metrics: Metrics = NoMetrics()
+
+
+class NoTracking:
+    """`pipeline.services.Tracking` that records nothing (`tracking.enabled=false`)."""
+
+    def start_run(self, nodes: Sequence[Node]) -> None:
+        """Do nothing."""
+
+    def node_started(
+        self,
+        node: Node,
+        fingerprint: str,
+        inputs: Mapping[str, Artifact],
+        resumed_run_id: str | None,
+    ) -> NodeRun:
+        """A run without an id."""
+        return NoNodeRun()
+
+    def node_finished(self, run: NodeRun, artifact: Artifact, result: Result) -> None:
+        """Do nothing."""
+
+    def node_ended(self, run: NodeRun, state: Literal["failed", "interrupted"], text: str) -> None:
+        """Do nothing."""
+
+    def node_cached(self, node: Node, artifact: Artifact) -> None:
+        """Do nothing."""
+
+    def close(self, state: RunState) -> None:
+        """Do nothing."""
+
+
+class BufferedMetrics:
+    """`pipeline.stage.Metrics` of one node. Steps of a name only go up.
+
+    A step at or below the last one of that name is dropped: after a restart from a checkpoint
+    the steps since it are run a second time.
+    """
+
+    def __init__(self, put: Callable[[list[list[Json]]], None]) -> None:
+        self._put = put
+        self._lock = threading.Lock()
+        self._last: dict[str, int] = {}
+
+    @property
+    def last_step(self) -> int:
+        """The largest step logged; 0 before the first."""
+        return max(self._last.values(), default=0)
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Queue `values` at `step`."""
+        now = int(time.time() * 1000)
+        with self._lock:
+            new = [name for name in values if step > self._last.get(name, -1)]
+            self._last.update(dict.fromkeys(new, step))
+        if new:
+            self._put([[safe_name(name), float(values[name]), now, int(step)] for name in new])
+
+
+class MlflowNodeRun:
+    """A node's run in MLflow."""
+
+    def __init__(self, key: str, node: Node, outbox: Outbox) -> None:
+        self.key = key
+        self.node = node
+        self.buffer = BufferedMetrics(lambda points: outbox.put(Record("metrics", key, points)))
+        self._outbox = outbox
+
+    @property
+    def run_id(self) -> str | None:
+        """The id that MLflow gave; waits for it a little. None while the server is away."""
+        return self._outbox.run_id(self.key, RUN_ID_SECONDS)
+
+    @property
+    def metrics(self) -> Metrics:
+        """Figures over time."""
+        return self.buffer
+
+
+class MlflowTracking:
+    """`pipeline.services.Tracking` on MLflow. Nothing is imported before `start_run`.
+
+    Args:
+        config: the `tracking` group.
+        cwd: the folder that relative places are taken from.
+        store: URI of the artifact store (a tag, for people).
+        resolved: the whole resolved configuration.
+        overrides: as typed; they name the run.
+        texts: further artifacts of the parent run: path -> text (the graph as SVG and Mermaid).
+        notice: prints one line for the user.
+
+    Raises:
+        UserError: the tracking URI makes no sense.
+    """
+
+    def __init__(
+        self,
+        config: TrackingConfig,
+        cwd: Path,
+        store: str,
+        resolved: Mapping[str, Json],
+        overrides: Sequence[str],
+        texts: Mapping[str, str],
+        notice: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._uri, self._artifact_location = resolve_uri(config, cwd)
+        self._folder = (cwd / "runs" / "tracking-outbox").resolve()
+        self._store = store
+        self._resolved = resolved
+        self._overrides = tuple(overrides)
+        self._texts = dict(texts)
+        self._notice = notice
+        self._lock = threading.Lock()
+        self._outbox: Outbox | None = None
+        self._parent = uuid.uuid4().hex
+        self._links: list[list[str | None]] = []
+        self._next_beat = 0.0
+
+    def start_run(self, nodes: Sequence[Node]) -> None:
+        """Open the parent run: parameters, the whole configuration, the graph."""
+        with self._lock:
+            if self._outbox is not None:
+                return
+            # Here, and not in the outbox's thread: two threads that import overlapping packages
+            # at once can see half-made modules.
+            import_mlflow()
+            writer = MlflowWriter(
+                self._uri, self._config.experiment, self._artifact_location, self._notice
+            )
+            target = f"{self._uri} {self._config.experiment}"
+            self._next_beat = time.monotonic() + HEARTBEAT_SECONDS
+            self._outbox = Outbox(writer, self._folder, target, self._notice, self._beat)
+        command = "clozeline run " + " ".join(self._overrides)
+        tags = {
+            **self._common_tags(),
+            "mlflow.source.name": command.strip(),
+            "mlflow.source.type": "LOCAL",
+            "clozeline.nodes": ", ".join(node.name for node in nodes),
+            **_commit(),
+        }
+        self._open(self._parent, run_name(self._config, self._overrides), tags, None, None)
+        self._put("params", self._parent, parameters(self._resolved))
+        self._text(self._parent, "config.json", json.dumps(self._resolved, indent=2))
+        for path, text in self._texts.items():
+            self._text(self._parent, path, text)
+        if self._links:
+            self._put("links", self._parent, list(self._links))
+
+    def node_started(
+        self,
+        node: Node,
+        fingerprint: str,
+        inputs: Mapping[str, Artifact],
+        resumed_run_id: str | None,
+    ) -> NodeRun:
+        """Open the node's run below the parent, or continue the run of an unfinished attempt."""
+        if self._outbox is None:
+            self.start_run([node])
+        assert self._outbox is not None
+        run = MlflowNodeRun(uuid.uuid4().hex, node, self._outbox)
+        tags = {
+            **self._common_tags(),
+            TAG_NODE: node.name,
+            TAG_FINGERPRINT: fingerprint,
+            "mlflow.source.name": node.stage.run,
+            "mlflow.source.type": "LOCAL",
+        }
+        datasets = []
+        for role, artifact in inputs.items():
+            manifest = manifest_json(artifact)
+            name = str(manifest.get("node", role))
+            datasets.append(
+                {
+                    "name": name,
+                    "digest": str(manifest.get("output_digest", "")),
+                    "source": str(getattr(artifact, "path", name)),
+                    "role": role,
+                }
+            )
+            if manifest.get("tracking_run_id"):
+                tags[f"input.{role}"] = str(manifest["tracking_run_id"])
+        self._open(run.key, node.name, tags, self._parent, resumed_run_id)
+        self._put("params", run.key, parameters({**node.config, **node.settings}))
+        if datasets:
+            self._put("inputs", run.key, datasets)
+        return run
+
+    def node_finished(self, run: NodeRun, artifact: Artifact, result: Result) -> None:
+        """Send figures, manifest, report and samples, and end the node's run."""
+        assert isinstance(run, MlflowNodeRun)
+        manifest = manifest_json(artifact)
+        counts = {f"counts/{name}": count for name, count in result.counts.items()}
+        now = int(time.time() * 1000)
+        figures = numeric({**counts, **result.figures})
+        if isinstance(manifest.get("seconds"), int | float):
+            figures.setdefault("seconds", float(manifest["seconds"]))
+        last = run.buffer.last_step
+        # A figure may have the name of a curve: it becomes the curve's last point.
+        points = [[safe_name(name), value, now, last] for name, value in figures.items()]
+        if points:
+            self._put("metrics", run.key, points)
+        words = {k: str(v) for k, v in result.figures.items() if isinstance(v, str) and v}
+        if words:
+            self._put("tags", run.key, {safe_name(f"figure.{k}"): v for k, v in words.items()})
+        self._text(run.key, "manifest.json", json.dumps(manifest, indent=2))
+        self._text(run.key, "report.html", page(run.node, manifest, result))
+        if result.samples:
+            self._text(run.key, "samples.txt", "\n\n".join(result.samples) + "\n")
+        self._end(run.key, "FINISHED")
+        self._link(run.node.name, "made", run.key)
+
+    def node_ended(self, run: NodeRun, state: Literal["failed", "interrupted"], text: str) -> None:
+        """End the node's run as FAILED or KILLED, with the message or traceback as an artifact."""
+        assert isinstance(run, MlflowNodeRun)
+        if text:
+            self._text(run.key, "error.txt", text)
+        self._end(run.key, "FAILED" if state == "failed" else "KILLED")
+        self._link(run.node.name, state, run.key)
+
+    def node_cached(self, node: Node, artifact: Artifact) -> None:
+        """Remember which run made the node; the parent run gets the link."""
+        made_by = manifest_json(artifact).get("tracking_run_id")
+        self._link(node.name, "cached", str(made_by) if made_by else None)
+
+    def close(self, state: RunState) -> None:
+        """End the parent run and send what is left."""
+        with self._lock:
+            outbox, self._outbox = self._outbox, None
+        if outbox is None:
+            return
+        status = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}[state]
+        end = {"status": status, "end_ms": int(time.time() * 1000)}
+        outbox.put(Record("close", self._parent, end))
+        outbox.close()
+
+    def _common_tags(self) -> dict[str, str]:
+        return {
+            TAG_DRIVER: this_driver(),
+            TAG_HEARTBEAT: f"{time.time():.0f}",
+            TAG_STORE: self._store,
+            "clozeline.host": socket.gethostname(),
+            "mlflow.user": _user(),
+        }
+
+    def _open(
+        self, key: str, name: str | None, tags: dict[str, str], parent: str | None, resume: str | None
+    ) -> None:
+        payload = {
+            "name": name,
+            "tags": tags,
+            "start_ms": int(time.time() * 1000),
+            "parent": parent,
+            "resume": resume,
+        }
+        self._put("open", key, payload, urgent=True)
+
+    def _link(self, node: str, state: str, run: str | None) -> None:
+        with self._lock:
+            self._links.append([node, state, run])
+            links = list(self._links)
+        # All of them each time: a driver that is killed leaves what was known by then.
+        self._put("links", self._parent, links)
+
+    def _end(self, key: str, status: str) -> None:
+        self._put("close", key, {"status": status, "end_ms": int(time.time() * 1000)})
+
+    def _text(self, key: str, path: str, text: str) -> None:
+        self._put("text", key, {"path": path, "text": text})
+
+    def _put(self, kind: str, key: str, payload: Json, urgent: bool = False) -> None:
+        outbox = self._outbox
+        if outbox is not None:
+            outbox.put(Record(kind, key, payload), urgent)
+
+    def _beat(self) -> None:
+        if time.monotonic() >= self._next_beat:
+            self._next_beat = time.monotonic() + HEARTBEAT_SECONDS
+            self._put("tags", self._parent, {TAG_HEARTBEAT: f"{time.time():.0f}"})
+
+
+def manifest_json(artifact: Artifact) -> dict[str, Any]:
+    """An artifact's manifest as a plain dictionary."""
+    manifest: Any = artifact.manifest
+    if isinstance(manifest, Mapping):
+        return dict(manifest)
+    to_json = getattr(manifest, "to_json", None)
+    return dict(to_json()) if callable(to_json) else dict(vars(manifest))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"
+
+
+def _commit() -> dict[str, str]:
+    """The git commit of the code that runs, when it is a checkout."""
+    folder = Path(__file__).resolve().parent.parent
+    if not (folder / ".git").exists():
+        return {}
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"mlflow.source.git.commit": found.stdout.strip()}
+
+
+def ui(config: TrackingConfig, cwd: Path, port: int) -> int:
+    """Open MLflow's pages on 127.0.0.1:`port` until interrupted; returns its exit code.
+
+    Raises:
+        UserError: the tracking URI is a server's, which has pages of its own.
+    """
+    uri, location = resolve_uri(config, cwd)
+    if uri.startswith("http"):
+        raise UserError(f"tracking.uri={uri} is a server: open it in a browser")
+    command = ui_command(uri, location, port)
+    if uri.startswith("sqlite:"):
+        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    process = subprocess.Popen(command)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        return 0
+
+
+def ui_command(uri: str, artifact_location: str | None, port: int) -> list[str]:
+    """The command line of MLflow's pages, bound to loopback: they have no authentication."""
+    command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--backend-store-uri", uri, "--workers", "1"]
+    if artifact_location is not None:
+        command += ["--default-artifact-root", artifact_location]
+    return command
