@@ -190,6 +190,8 @@ def _origins(files: Sequence[_File], overrides: Sequence[Override]) -> dict[str,
     origins: dict[str, str] = {}
     for file in files:
         content: Any = OmegaConf.to_container(OmegaConf.load(file.path), resolve=False)
+        if not isinstance(content, dict):
+            raise UserError(f"{file.label}: holds no keys and values (`probability: 0.15`)")
         content.pop("defaults", None)
         prefix = f"{file.package}." if file.package else ""
         origins |= {key: file.label for key, _ in flatten(content, prefix)}
