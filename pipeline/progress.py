@@ -15,6 +15,7 @@ from typing import Self, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Column
 
 PLAIN_SECONDS = 15.0
 PLAIN_SHARE = 0.05
@@ -204,9 +205,14 @@ class Board:
             self._rich = RichProgress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=20),
-                TextColumn("{task.fields[text]}", markup=False),
+                TextColumn(
+                    "{task.fields[text]}",
+                    markup=False,
+                    table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+                ),
                 console=self._console,
                 transient=True,
+                expand=True,
                 redirect_stdout=False,
                 redirect_stderr=False,
             )
