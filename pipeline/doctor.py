@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
-import re
 import shutil
 import socket
 import subprocess
@@ -27,8 +26,6 @@ from pipeline.stage import Json
 GB = 10**9
 UI_PORT = 5000
 RAY_PORTS = (6379, 8265)
-SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
-"""Longest path of a Unix socket: sockaddr_un.sun_path without its closing zero."""
 
 
 @dataclass(frozen=True)
@@ -123,20 +120,19 @@ def requirements() -> list[str]:
 
 def cpus() -> Check:
     """CPUs that this process may use."""
-    may_use = getattr(os, "sched_getaffinity", None)
-    count = len(may_use(0)) if may_use else os.cpu_count() or 1
-    return Check("CPUs", "ok", f"{count} to use, {os.cpu_count()} in the machine")
+    from pipeline.cluster import usable_cpus
+
+    return Check("CPUs", "ok", f"{usable_cpus()} to use, {os.cpu_count()} in the machine")
 
 
 def memory() -> Check:
     """Memory that is free, within the limit of a container."""
     import psutil
 
-    machine = psutil.virtual_memory()
-    total, free = machine.total, machine.available
-    limit = _container_memory()
-    if limit is not None and limit < total:
-        total, free = limit, min(free, limit)
+    from pipeline.cluster import memory_limit
+
+    total = memory_limit()
+    free = min(psutil.virtual_memory().available, total)
     found = f"{free / GB:.1f} GB free of {total / GB:.1f} GB"
     if free < 1.5 * GB:
         return Check("memory", "bad", found, "2 GB are needed: end other programs")
@@ -211,13 +207,16 @@ def port(number: int, user: str) -> Check:
 
 def socket_path(temporary: str) -> Check:
     """Whether Ray's Unix sockets fit under the folder for temporary files."""
-    session = "session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
-    longest = f"{temporary.rstrip('/')}/ray/{session}"
-    size = len(os.fsencode(longest))
+    from pipeline.cluster import SESSION_PATH_BYTES, SOCKET_PATH_BYTES
+
+    size = len(os.fsencode(temporary)) + SESSION_PATH_BYTES
     found = f"{size} of {SOCKET_PATH_BYTES} bytes under {temporary}"
     if size <= SOCKET_PATH_BYTES:
         return Check("socket paths", "ok", found)
-    return Check("socket paths", "bad", found, "set a shorter folder: export RAY_TMPDIR=/tmp")
+    advice = "set a shorter folder: export RAY_TMPDIR=/tmp"
+    if os.access("/tmp", os.W_OK):
+        return Check("socket paths", "warn", f"{found}; Ray will use /tmp/ray", advice)
+    return Check("socket paths", "bad", found, advice)
 
 
 def file_descriptors() -> list[Check]:
@@ -246,20 +245,7 @@ def lines(checks: Sequence[Check]) -> list[str]:
 
 def _temporary_folder() -> str:
     """Where Ray makes its session folders."""
-    return os.environ.get("RAY_TMPDIR") or (
-        os.environ.get("TMPDIR", "/tmp") if sys.platform == "linux" else tempfile.gettempdir()
-    )
-
-
-def _container_memory() -> int | None:
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(path).read_text("ascii").strip()
-        except OSError:
-            continue
-        if re.fullmatch(r"\d+", text):
-            return int(text)
-    return None
+    return os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
 
 
 def _run(command: Sequence[str]) -> str | None:
