@@ -1,0 +1,1 @@
+"""The YAML groups of a run, as data beside the packages."""

@@ -1,10 +1,29 @@
-"""Configuration: pydantic models of the machine's own groups, and Hydra's compose around them."""
+"""Configuration: pydantic models of the machine's own groups, and Hydra's compose around them.
+
+Hydra puts the YAML files of `conf/` and the command line together; pydantic says what is allowed.
+Hydra's own checks of keys are passed by (every `key=value` may add a key), so that there is one
+judge of keys, types and ranges, and one kind of message.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.stage import Json, UserError, flatten
+
+if TYPE_CHECKING:
+    from pipeline.overrides import Override
+
+PACKAGED = Path(__file__).resolve().parent.parent / "conf"
+"""Our groups: beside the package in a checkout and in an installed wheel alike."""
+
+COMMAND_LINE = "command line"
+DEFAULT = "default"
 
 
 class Group(BaseModel):
@@ -18,7 +37,7 @@ class ClusterConfig(Group):
 
     address: str | None = Field(
         None,
-        description="null: a Ray of our own, stopped at the end. HOST:PORT or 'auto': that cluster.",
+        description="null: a Ray of our own, stopped at the end; HOST:PORT or auto: that cluster.",
     )
     num_cpus: Annotated[int, Field(ge=1)] | None = Field(
         None, description="CPUs that this run may use; null: all of the machine or cluster."
@@ -61,3 +80,138 @@ class RunConfig(Group):
     store: str = Field("runs/store", description="Folder or URI (s3://, gs://) of the artifacts.")
     cluster: ClusterConfig = ClusterConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A validated config, and for each of its leaves (dotted key) where the value comes from.
+
+    An origin is "command line", "default" (of the model), "conf/mask/per_token.yaml" (one of our
+    files) or the path of a file of `--conf-dir`.
+    """
+
+    config: RunConfig
+    origins: Mapping[str, str]
+
+
+def compose(overrides: Sequence[str], conf_dir: Path | None, model: type[RunConfig]) -> Composed:
+    """Compose `conf/` (under `conf_dir`, where given) with `overrides` and validate it by `model`.
+
+    Args:
+        overrides: as typed: `mask.probability=0.2`, `mask=whole_word`, `+experiment=smoke`.
+        conf_dir: a person's own groups; a file there wins over ours of the same name.
+        model: the catalogue's config model.
+
+    Raises:
+        UserError: with one message that names the key, its value, where it was set and the mend.
+    """
+    from pipeline.explain import explain
+    from pipeline.overrides import find_groups, read_override
+
+    if conf_dir is not None and not conf_dir.is_dir():
+        raise UserError(f"--conf-dir {conf_dir}: there is no such folder")
+    folders = [PACKAGED] if conf_dir is None else [conf_dir, PACKAGED]
+    groups = find_groups(folders)
+    read = [read_override(text, groups) for text in overrides]
+    tree, files = _compose_files(folders, [override.hydra for override in read])
+    origins = _origins(files, read)
+    try:
+        config = model.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(explain(error, model, origins, groups)) from None
+    leaves = dict(flatten(config.model_dump(mode="json")))
+    return Composed(config, {key: origin_of(key, origins) for key in leaves})
+
+
+def origin_of(key: str, origins: Mapping[str, str]) -> str:
+    """The origin of `key`, or of the nearest key above it that was set as a whole."""
+    while key not in origins and "." in key:
+        key = key.rpartition(".")[0]
+    return origins.get(key, DEFAULT)
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    label: str
+    package: str
+
+
+def _compose_files(
+    folders: Sequence[Path], overrides: Sequence[str]
+) -> tuple[dict[str, Json], list[_File]]:
+    """The merged tree, and the files it was merged from in order (later ones win)."""
+    import yaml
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    first = next(f for f in folders if (f / "config.yaml").is_file())
+    after = [f"'file://{f.resolve()}'" for f in folders[folders.index(first) + 1 :]]
+    asked = [f"hydra.searchpath=[{','.join(after)}]", *overrides]
+    try:
+        with initialize_config_dir(str(first.resolve()), version_base="1.3"):
+            loader = GlobalHydra.instance().config_loader()
+            for folder in folders[: folders.index(first)]:
+                # Found before ours; `hydra.searchpath` can only come after.
+                loader.get_search_path().prepend("conf-dir", f"file://{folder.resolve()}")
+            merged = hydra_compose("config", asked)
+            defaults = loader.compute_defaults_list("config", asked, RunMode.RUN).defaults
+        tree = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+    except yaml.YAMLError as error:
+        raise UserError(_yaml_message(error)) from None
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(_first_lines(error)) from None
+    files = [
+        _find(folders, default.config_path, default.package or "")
+        for default in defaults
+        if default.config_path and not default.config_path.startswith("hydra/")
+    ]
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}, files
+
+
+def _find(folders: Sequence[Path], name: str, package: str) -> _File:
+    for folder in folders:
+        for path in (folder / f"{name}.yaml", folder / f"{name}.yml"):
+            if path.is_file():
+                label = f"conf/{path.relative_to(folder)}" if folder == PACKAGED else str(path)
+                return _File(path, label, package)
+    return _File(folders[-1] / f"{name}.yaml", name, package)
+
+
+def _origins(files: Sequence[_File], overrides: Sequence[Override]) -> dict[str, str]:
+    from omegaconf import OmegaConf
+
+    origins: dict[str, str] = {}
+    for file in files:
+        content: Any = OmegaConf.to_container(OmegaConf.load(file.path), resolve=False)
+        if not isinstance(content, dict):
+            raise UserError(f"{file.label}: holds no keys and values (`probability: 0.15`)")
+        content.pop("defaults", None)
+        prefix = f"{file.package}." if file.package else ""
+        origins |= {key: file.label for key, _ in flatten(content, prefix)}
+    for override in overrides:
+        if not override.is_group:
+            origins[override.key] = DEFAULT if override.deletes else COMMAND_LINE
+    return origins
+
+
+def _yaml_message(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}" if mark else "a file"
+    return f"{where}: not valid YAML: {problem}"
+
+
+def _first_lines(error: BaseException) -> str:
+    """What Hydra says, cut to the lines that a person needs."""
+    said = [line for line in str(error).splitlines() if line.strip()]
+    cause = error.__cause__ or error.__context__
+    if cause is not None:
+        said += [line for line in str(cause).splitlines() if line.strip() and line not in said]
+    return "\n".join(["the configuration cannot be put together:", *said[:7]])
