@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.attention import AttentionChoice, choose_path, plan_attention
+from model.attention import AttentionChoice, AttentionPath, choose_path, plan_attention
 from model.config import BertConfig
 from model.embeddings import Embeddings
 from model.encoder import Encoder
@@ -60,7 +60,7 @@ class BertModel(nn.Module):
         encoded: Tensor = self.encoder(hidden, plan)
         return encoded
 
-    def _path(self, hidden: Tensor):  # type: ignore[no-untyped-def]
+    def _path(self, hidden: Tensor) -> AttentionPath:
         kind = hidden.device.type
         capability = torch.cuda.get_device_capability(hidden.device) if kind == "cuda" else None
         autocast = torch.is_autocast_enabled(kind)

@@ -35,10 +35,10 @@ class Embeddings(nn.Module):
             ValueError: a position beyond the table. It is looked for where that costs nothing, on
                 CPU; elsewhere `check_length` guards the known length of a batch.
         """
-        if position_ids.device.type == "cpu" and not torch.compiler.is_compiling():
-            if position_ids.numel():
-                self.check_length(int(position_ids.max()) + 1)
-        summed = self.token(input_ids)
+        on_cpu = position_ids.device.type == "cpu" and not torch.compiler.is_compiling()
+        if on_cpu and position_ids.numel():
+            self.check_length(int(position_ids.max()) + 1)
+        summed: Tensor = self.token(input_ids)
         # The lookup made a new tensor, and no gradient needs its value: add in place.
         summed += self.segment(segment_ids)
         summed += self.position(position_ids)
