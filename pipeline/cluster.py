@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,9 +158,7 @@ class Cluster:
         try:
             ray.init(address=address, **self._common())
         except Exception as error:
-            raise StageError(
-                f"cannot join the Ray cluster at {address}: {_line(error)}"
-            ) from error
+            raise StageError(f"cannot join the Ray cluster at {address}: {_line(error)}") from error
 
     def _common(self) -> dict[str, Any]:
         return {
