@@ -151,7 +151,6 @@ class Cluster:
             self._roots = children() - before
 
     def _join(self, address: str) -> None:
-        # Before Ray is loaded: it reads the way of authentication once.
         check_token(address)
         import ray
 
@@ -293,6 +292,9 @@ def check_token(address: str) -> None:
         refusal = _probe(address)
         if refusal is not None:
             del os.environ["RAY_AUTH_MODE"]
+        elif (loaded := sys.modules.get("ray._raylet")) is not None:
+            # Ray read its environment when it was loaded; this is how its own code renews that.
+            loaded.Config.initialize("")
     if refusal is not None:
         raise StageError(f"cannot join the Ray cluster at {address}: {refusal}")
 

@@ -151,9 +151,25 @@ def other_model(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_own_cluster_runs_our_code_quietly_and_leaves_nothing(
+def test_own_cluster_after_kill_9_of_another_runs_our_code_quietly_and_leaves_nothing(
     other_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    code = f"""
+    import time
+    from pipeline.cluster import Cluster
+    from pipeline.config import ClusterConfig
+    Cluster(ClusterConfig.model_validate({config().model_dump()!r})).start()
+    import ray
+    print(ray._private.worker._global_node.get_session_dir_path(), flush=True)
+    time.sleep(120)
+    """
+    victim = drive(code, other_model)
+    assert victim.stdout is not None
+    killed = Path(victim.stdout.readline().strip()).name
+    assert of_session(killed)
+    victim.kill()
+    victim.communicate()
+
     temporary = tmp_path_factory.mktemp("t")
     code = USE.format(config=config().model_dump(), temporary=str(temporary))
     # A cluster that somebody else's environment names must not be taken.
@@ -165,31 +181,10 @@ def test_own_cluster_runs_our_code_quietly_and_leaves_nothing(
     assert match is not None, out
     assert of_session(Path(match[1]).name) == []
 
-
-@pytest.mark.slow
-def test_after_kill_9_the_next_run_works_and_nothing_stays(tmp_path: Path) -> None:
-    code = f"""
-    import time
-    from pipeline.cluster import Cluster
-    from pipeline.config import ClusterConfig
-    Cluster(ClusterConfig.model_validate({config().model_dump()!r})).start()
-    import ray
-    print(ray._private.worker._global_node.get_session_dir_path(), flush=True)
-    time.sleep(120)
-    """
-    victim = drive(code, tmp_path)
-    assert victim.stdout is not None
-    session = Path(victim.stdout.readline().strip()).name
-    assert of_session(session)
-    victim.kill()
-    victim.communicate()
-    after = drive(USE.format(config=config().model_dump(), temporary=str(tmp_path)), tmp_path)
-    _, err = after.communicate(timeout=120)
-    assert (after.returncode, err) == (0, "")
     deadline = time.monotonic() + 20
-    while of_session(session) and time.monotonic() < deadline:
+    while of_session(killed) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert of_session(session) == []
+    assert of_session(killed) == []
 
 
 @pytest.mark.slow
