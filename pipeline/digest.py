@@ -168,7 +168,7 @@ class _Column:
         if array.null_count:
             rows = np.frombuffer(data, np.uint8).reshape(len(array), width).copy()
             rows[array.is_null().to_numpy(zero_copy_only=False)] = 0
-            self._values.update(rows)
+            self._values.update(rows.data)
         else:
             self._values.update(data)
 

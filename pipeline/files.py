@@ -192,7 +192,7 @@ class ArrowFiles(Files):
 
     def has_folder(self, path: str) -> bool:
         """See `Files`."""
-        return self._fs.get_file_info(path).type.name == "Directory"
+        return bool(self._fs.get_file_info(path).type.name == "Directory")
 
     def folders(self, path: str) -> list[str]:
         """See `Files`."""
@@ -222,7 +222,7 @@ class ArrowFiles(Files):
     def spool(self, temporary: str) -> IO[bytes]:
         """See `Files`."""
         # Not straight to the store: closing a half-written upload would complete it.
-        return tempfile.TemporaryFile()  # noqa: SIM115 - place() or the part closes it
+        return tempfile.TemporaryFile()
 
     def place(self, spooled: IO[bytes], temporary: str, path: str) -> None:
         """See `Files`."""
