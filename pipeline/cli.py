@@ -17,7 +17,9 @@ from pipeline.stage import Interrupted, StageError, UserError
 
 if TYPE_CHECKING:
     from pipeline.config import Composed
+    from pipeline.graph import Graph, Selection
     from pipeline.stage import Catalog
+    from pipeline.store import Store
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 3
 """Exit codes: all done; a stage failed; wrong usage or config, nothing started; resumable."""
@@ -162,6 +164,22 @@ def composed(options: argparse.Namespace, overrides: Sequence[str]) -> Composed:
     return compose(overrides, options.conf_dir, catalog().config_model)
 
 
+def graph_and_store(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[Graph, Store]:
+    """The graph of a config, and the store that it names."""
+    from pipeline.graph import Graph
+    from pipeline.store import Store
+
+    config = composed(options, overrides).config
+    return Graph(catalog().nodes(config)), Store(config.store)
+
+
+def selection(options: argparse.Namespace) -> Selection:
+    """What --only, --from and --until say."""
+    from pipeline.graph import Selection
+
+    return Selection(options.only, options.start, options.until)
+
+
 def _print(lines: Iterable[str]) -> int:
     for line in lines:
         print(line)
@@ -169,6 +187,59 @@ def _print(lines: Iterable[str]) -> int:
 
 
 # --- the commands, each (options, the words that are no options) -> exit code ---------------------
+
+
+def _plan(options: argparse.Namespace, rest: list[str]) -> int:
+    from pipeline.commands import look
+
+    graph, store = graph_and_store(options, rest)
+    chosen = selection(options)
+    return _print(look.plan_lines(graph, store, chosen, options.force, options.json))
+
+
+def _status(options: argparse.Namespace, rest: list[str]) -> int:
+    from pipeline.commands import look
+
+    return _print(look.status_lines(*graph_and_store(options, rest), options.json))
+
+
+def _why(options: argparse.Namespace, rest: list[str]) -> int:
+    from pipeline.commands import look
+
+    node, overrides = _node_and_overrides("why", rest)
+    return _print(look.why_lines(*graph_and_store(options, overrides), node, options.json))
+
+
+def _show(options: argparse.Namespace, rest: list[str]) -> int:
+    from pipeline.commands import look
+
+    node, overrides = _node_and_overrides("show", rest)
+    return _print(look.show_lines(*graph_and_store(options, overrides), node, options.json))
+
+
+def _graph(options: argparse.Namespace, rest: list[str]) -> int:
+    from pipeline.commands import look
+
+    drawn = look.graph_text(graph_and_store(options, rest)[0], options.format)
+    if options.output is None:
+        print(drawn)
+    else:
+        try:
+            options.output.write_text(f"{drawn}\n", "utf-8")
+        except OSError as error:
+            raise UserError(f"--output {options.output}: {error.strerror}") from None
+    return DONE
+
+
+def _node_and_overrides(command: str, rest: list[str]) -> tuple[str, list[str]]:
+    """The one word that is no override, wherever it stands, and the others."""
+    nodes = [word for word in rest if "=" not in word and not word.startswith("~")]
+    if len(nodes) != 1:
+        raise UserError(
+            f"{command} takes one node or stage, e.g. clozeline {command} mask/128"
+            + (f"; these are {len(nodes)}: {' '.join(nodes)}" if nodes else "")
+        )
+    return nodes[0], [word for word in rest if word != nodes[0]]
 
 
 def _config(options: argparse.Namespace, rest: list[str]) -> int:
@@ -212,6 +283,30 @@ def _json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for a script")
 
 
+def _selection_options(parser: argparse.ArgumentParser) -> None:
+    for option, name, about in (
+        ("--only", "only", "only this; what it needs must be there"),
+        ("--from", "start", "this and what comes after it"),
+        ("--until", "until", "this and what it needs"),
+    ):
+        parser.add_argument(
+            option, dest=name, action="append", default=[], metavar="NODE", help=about
+        )
+    parser.add_argument("--force", action="store_true", help="make the selected nodes anew")
+
+
+def _plan_options(parser: argparse.ArgumentParser) -> None:
+    _selection_options(parser)
+    _json_option(parser)
+
+
+def _graph_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format", choices=("text", "mermaid", "svg"), default="text", help="text by default"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write it there")
+
+
 def _config_options(parser: argparse.ArgumentParser) -> None:
     _json_option(parser)
     parser.add_argument("--describe", action="store_true", help="say what each key means (show)")
@@ -238,6 +333,36 @@ _Command = tuple[
     Callable[[argparse.ArgumentParser], None],
 ]
 COMMANDS: dict[str, _Command] = {
+    "plan": (
+        _plan,
+        "say what run would make, and why",
+        "[OVERRIDES] [--only NODE] [--from NODE] [--until NODE] [--force] [--json]",
+        _plan_options,
+    ),
+    "status": (
+        _status,
+        "say what is there, what is being made, what failed",
+        "[OVERRIDES] [--json]",
+        _json_option,
+    ),
+    "why": (
+        _why,
+        "say which values make a node run again",
+        "NODE [OVERRIDES] [--json]",
+        _json_option,
+    ),
+    "graph": (
+        _graph,
+        "draw the graph of a config",
+        "[OVERRIDES] [--format text|mermaid|svg] [--output FILE]",
+        _graph_options,
+    ),
+    "show": (
+        _show,
+        "print a node's figures, and where its report is",
+        "NODE [OVERRIDES] [--json]",
+        _json_option,
+    ),
     "config": (
         _config,
         "show a run's configuration, or compare two",
