@@ -1,0 +1,274 @@
+"""Whole files on the filesystem of a store: a local one, or any that pyarrow speaks to.
+
+The local branch needs no pyarrow (its import alone takes longer than a `plan`), and makes every
+file appear whole: temporary name, fsync, rename. Elsewhere a file is one PUT; where even that can
+tear, readers check what they read (a manifest that is not whole JSON counts as none).
+
+Paths are strings with `/`, inside the filesystem.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import IO, Any
+
+# Object stores have no folders; creating one there would leave a marker object.
+OBJECT_STORES = ("s3", "gcs", "abfs")
+COPY_BYTES = 8 << 20
+
+
+class Files(ABC):
+    """The few operations that the store needs. Picklable."""
+
+    local: bool
+
+    @abstractmethod
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a file, or None when it is not there."""
+
+    @abstractmethod
+    def write(self, path: str, data: bytes) -> None:
+        """Make or replace a small file; its folder need not exist."""
+
+    @abstractmethod
+    def size(self, path: str) -> int | None:
+        """Bytes of a file, or None when it is not there."""
+
+    @abstractmethod
+    def has_folder(self, path: str) -> bool:
+        """Whether a folder is there (on object stores: anything under it)."""
+
+    @abstractmethod
+    def folders(self, path: str) -> list[str]:
+        """Names of the folders directly in `path`, sorted; empty when it is not there."""
+
+    @abstractmethod
+    def walk(self, path: str) -> dict[str, int]:
+        """Name relative to `path` -> bytes, of all files under it."""
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is not there is no error."""
+
+    @abstractmethod
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and all in it; one that is not there is no error."""
+
+    @abstractmethod
+    def spool(self, temporary: str) -> IO[bytes]:
+        """A file to write a part to: `temporary` itself, or nameless space on this machine."""
+
+    @abstractmethod
+    def place(self, spooled: IO[bytes], temporary: str, path: str) -> None:
+        """Make the spooled bytes durable and whole under `path`, at once; close `spooled`."""
+
+    @abstractmethod
+    def arrow(self) -> Any:
+        """The `pyarrow.fs.FileSystem` that `path`s are paths of."""
+
+
+class LocalFiles(Files):
+    """A filesystem of this machine, or one mounted on it."""
+
+    local = True
+
+    def read(self, path: str) -> bytes | None:
+        """See `Files`."""
+        try:
+            return Path(path).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def write(self, path: str, data: bytes) -> None:
+        """See `Files`."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            with temporary.open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(target.parent)
+
+    def size(self, path: str) -> int | None:
+        """See `Files`."""
+        try:
+            return Path(path).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def has_folder(self, path: str) -> bool:
+        """See `Files`."""
+        return Path(path).is_dir()
+
+    def folders(self, path: str) -> list[str]:
+        """See `Files`."""
+        try:
+            with os.scandir(path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def walk(self, path: str) -> dict[str, int]:
+        """See `Files`."""
+        found: dict[str, int] = {}
+        for folder, _, names in os.walk(path):
+            prefix = os.path.relpath(folder, path)
+            for name in names:
+                relative = name if prefix == "." else f"{prefix}/{name}"
+                size = self.size(f"{folder}/{name}")
+                if size is not None:
+                    found[relative] = size
+        return found
+
+    def remove(self, path: str) -> None:
+        """See `Files`."""
+        Path(path).unlink(missing_ok=True)
+
+    def remove_tree(self, path: str) -> None:
+        """See `Files`."""
+        # A worker of a dead attempt may still be writing there: what it adds meanwhile is left.
+        shutil.rmtree(path, ignore_errors=True)
+
+    def spool(self, temporary: str) -> IO[bytes]:
+        """See `Files`."""
+        Path(temporary).parent.mkdir(parents=True, exist_ok=True)
+        return Path(temporary).open("wb", buffering=1 << 20)
+
+    def place(self, spooled: IO[bytes], temporary: str, path: str) -> None:
+        """See `Files`."""
+        spooled.flush()
+        os.fsync(spooled.fileno())
+        spooled.close()
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Path(temporary).replace(target)
+        _sync_folder(target.parent)
+
+    def arrow(self) -> Any:
+        """See `Files`."""
+        import pyarrow.fs
+
+        return pyarrow.fs.LocalFileSystem()
+
+
+class ArrowFiles(Files):
+    """Any filesystem of pyarrow; meant for object stores."""
+
+    local = False
+
+    def __init__(self, filesystem: Any) -> None:
+        self._fs = filesystem
+
+    def read(self, path: str) -> bytes | None:
+        """See `Files`."""
+        try:
+            with self._fs.open_input_stream(path) as stream:
+                data: bytes = stream.read()
+                return data
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, data: bytes) -> None:
+        """See `Files`."""
+        self._make_parent(path)
+        with self._fs.open_output_stream(path) as stream:
+            stream.write(data)
+
+    def size(self, path: str) -> int | None:
+        """See `Files`."""
+        info = self._fs.get_file_info(path)
+        return int(info.size) if info.is_file else None
+
+    def has_folder(self, path: str) -> bool:
+        """See `Files`."""
+        return bool(self._fs.get_file_info(path).type.name == "Directory")
+
+    def folders(self, path: str) -> list[str]:
+        """See `Files`."""
+        found = self._list(path, recursive=False)
+        return sorted(info.base_name for info in found if not info.is_file)
+
+    def walk(self, path: str) -> dict[str, int]:
+        """See `Files`."""
+        root = path.rstrip("/") + "/"
+        found = self._list(path, recursive=True)
+        return {i.path.removeprefix(root): int(i.size) for i in found if i.is_file}
+
+    def remove(self, path: str) -> None:
+        """See `Files`."""
+        try:
+            self._fs.delete_file(path)
+        except FileNotFoundError:
+            return
+
+    def remove_tree(self, path: str) -> None:
+        """See `Files`."""
+        try:
+            self._fs.delete_dir(path)
+        except FileNotFoundError:
+            return
+
+    def spool(self, temporary: str) -> IO[bytes]:
+        """See `Files`."""
+        # Not straight to the store: closing a half-written upload would complete it.
+        return tempfile.TemporaryFile()
+
+    def place(self, spooled: IO[bytes], temporary: str, path: str) -> None:
+        """See `Files`."""
+        self._make_parent(path)
+        spooled.seek(0)
+        with self._fs.open_output_stream(path) as stream:
+            while chunk := spooled.read(COPY_BYTES):
+                stream.write(chunk)
+        spooled.close()
+
+    def arrow(self) -> Any:
+        """See `Files`."""
+        return self._fs
+
+    def _list(self, path: str, recursive: bool) -> list[Any]:
+        import pyarrow.fs
+
+        selector = pyarrow.fs.FileSelector(path, recursive=recursive, allow_not_found=True)
+        return list(self._fs.get_file_info(selector))
+
+    def _make_parent(self, path: str) -> None:
+        if self._fs.type_name not in OBJECT_STORES:
+            self._fs.create_dir(path.rpartition("/")[0], recursive=True)
+
+
+def open_files(location: str) -> tuple[Files, str]:
+    """The filesystem of a URI or local path, and the path inside it.
+
+    A plain path is local and made absolute from the current folder.
+    """
+    if "://" not in location:
+        return LocalFiles(), str(Path(location).expanduser().absolute())
+    if location.startswith("file://"):
+        from urllib.parse import unquote, urlparse
+
+        return LocalFiles(), unquote(urlparse(location).path)
+    import pyarrow.fs
+
+    filesystem, path = pyarrow.fs.FileSystem.from_uri(location)
+    return ArrowFiles(filesystem), path.rstrip("/")
+
+
+def _sync_folder(folder: Path) -> None:
+    # A rename survives a power cut only once its folder is on disk.
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
