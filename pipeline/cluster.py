@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -29,6 +31,10 @@ SESSION_PATH_BYTES = len("/ray/session_2026-01-01_00-00-00_000000_0000000/socket
 CONNECT_SECONDS = 5.0
 JOIN_SECONDS = 20.0
 STOP_SECONDS = 5.0
+NO_TOKEN = (
+    "it wants its token: set RAY_AUTH_MODE=token and put the head node's token into "
+    "~/.ray/auth_token (or into RAY_AUTH_TOKEN)"
+)
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -146,13 +152,12 @@ class Cluster:
             self._roots = children() - before
 
     def _join(self, address: str) -> None:
+        # Before Ray is loaded: it reads the way of authentication once.
+        check_token(address)
         import ray
 
         try:
-            check_token(address)
             ray.init(address=address, **self._common())
-        except StageError:
-            raise
         except Exception as error:
             raise StageError(
                 f"cannot join the Ray cluster at {address}: {_line(error)}"
@@ -277,7 +282,46 @@ def find_address(address: str) -> str:
 
 
 def check_token(address: str) -> None:
-    """Ask the cluster for a sign of life, with the token that Ray would use."""
+    """See whether the cluster lets us in, before Ray waits long or aborts this process.
+
+    Ray ends the process when it wants a token and finds none, so a child asks. `RAY_AUTH_MODE`
+    is set to token when the cluster wants one, a token is there and nothing else was said.
+
+    Raises:
+        StageError: it wants a token that we lack, or it does not answer as Ray does.
+    """
+    refusal = _probe(address)
+    if refusal == NO_TOKEN and "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        refusal = _probe(address)
+        if refusal is not None:
+            del os.environ["RAY_AUTH_MODE"]
+    if refusal is not None:
+        raise StageError(f"cannot join the Ray cluster at {address}: {refusal}")
+
+
+def _probe(address: str) -> str | None:
+    """Connect to the cluster in a child process; what went wrong, or None."""
+    code = (
+        "import sys; from ray._raylet import GcsClient; "
+        "GcsClient(address=sys.argv[1]).internal_kv_get(b'session_name', b'session', timeout=10)"
+    )
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", code, address],
+            capture_output=True,
+            text=True,
+            timeout=JOIN_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {JOIN_SECONDS:.0f} s; is it Ray's port?"
+    if ended.returncode == 0:
+        return None
+    if "authentication token" in ended.stderr.lower():
+        return NO_TOKEN
+    lines = [line for line in ended.stderr.splitlines() if line.strip()]
+    return (lines or ["unknown"])[-1][:300]
 
 
 def children() -> set[psutil.Process]:
@@ -321,4 +365,4 @@ def _read(path: str) -> str:
 
 
 def _line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).strip().splitlines()[0][:300]
+    return " ".join((str(error) or type(error).__name__).split())[:300]
