@@ -20,7 +20,7 @@ def text(graph: Graph) -> str:
     rows = []
     for node in graph:
         reads = list(dict.fromkeys(node.inputs.values()))
-        reads += [f"{name} (looks on)" for name in dict.fromkeys(node.watches.values())]
+        reads += [f"{name} (watches)" for name in dict.fromkeys(node.watches.values())]
         rows.append(f"{node.name:<{width}}  <- {', '.join(reads)}" if reads else node.name)
     return "\n".join(rows)
 
@@ -36,7 +36,7 @@ def mermaid(graph: Graph) -> str:
 
 
 def svg(graph: Graph) -> str:
-    """An SVG drawing that needs nothing from outside: columns from left to right, dashed: watches."""
+    """An SVG drawing in columns from left to right; dashed lines are watches."""
     columns = _columns(graph)
     place: dict[str, tuple[float, float, float]] = {}
     x, tallest = 16.0, max(len(column) for column in columns)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline.commands.text import amount, counts_text, duration, size, table
 from pipeline.graph import Graph, Selection
 from pipeline.plan import NodePlan, plan
-from pipeline.stage import Json, UserError
+from pipeline.stage import Json, Node, Stage, UserError
 from pipeline.store import Artifact, Store
 
 REPORT = "report.html"
@@ -84,6 +84,19 @@ def report_path(artifact: Artifact) -> str | None:
     """Where the report page of an artifact is; None when there is none."""
     path = f"{artifact.path}/{REPORT}"
     return path if artifact.files_at.size(path) is not None else None
+
+
+def write_report(artifact: Artifact, notice: Callable[[str], None]) -> None:
+    """Write the report page of an artifact beside its manifest; a failure is only noticed."""
+    from pipeline.report import page
+
+    stage = Stage(str(artifact.manifest["stage"]), artifact.manifest["stage_version"], run="")
+    node = Node(artifact.node, stage, artifact.manifest["config"], artifact.manifest["settings"])
+    try:
+        html = page(node, artifact.manifest, artifact.result())
+        artifact.files_at.write(f"{artifact.path}/{REPORT}", html.encode())
+    except OSError as error:
+        notice(f"{artifact.node}: its report could not be written: {error}")
 
 
 def _artifact(made: NodePlan, store: Store) -> Artifact:

@@ -17,7 +17,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 
 
 def duration(seconds: float) -> str:
-    """"0.4 s", "12 s", "3:05", "2:03:00"."""
+    """ "0.4 s", "12 s", "3:05", "2:03:00"."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -50,7 +50,7 @@ def amount(value: Json) -> str:
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """"5,365 -> 5,301 (64 duplicate)"."""
+    """ "5,365 -> 5,301 (64 duplicate)"."""
     ends = [f"{counts[name]:,}" for name in ("in", "out") if name in counts]
     reasons = [
         f"{number:,} {name.replace('_', ' ')}"
