@@ -1,0 +1,197 @@
+"""The commands of `clozeline` and their options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from pipeline.stage import UserError
+
+ABOUT = """\
+Pretrain BERT from your own raw text. A run is a graph of nodes (shard, vocab, pairs/128,
+mask/128, pretrain/128, evaluate, export); what is made already is not made again.
+"""
+EXAMPLES = """\
+examples:
+  clozeline run                                       the demo: a small BERT of Python's docs
+  clozeline run corpus=text 'corpus.paths=[/data/books]' model=mini
+  clozeline plan mask.probability=0.2                 what would run, and why
+  clozeline run --until mask cluster.num_cpus=8       prepare data, do not train
+  clozeline run --only vocab --force                  make one node anew
+  clozeline why pretrain/128 train.learning_rate=3e-4
+  clozeline config show experiment=two_phases         all values, and where each comes from
+  clozeline ui                                        MLflow's pages on this machine
+
+OVERRIDES are key=value (mask.probability=0.2) or group=option (model=base, experiment=smoke), in
+any place on the line. A selector is a node (mask/128) or a stage (mask: all of its nodes).
+exit codes: 0 done, 1 a stage failed, 2 wrong usage or config (nothing was started), 3 interrupted:
+the same command goes on from there.
+"""
+
+
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Options of one command, and the words that are none: overrides, nodes, in their order.
+
+    `options.command` is None when there is none. `--help` and `--version` end the process.
+
+    Raises:
+        UserError: an option or a command that there is not.
+    """
+    parser = _parser()
+    options, rest = parser.parse_known_args(argv)
+    unknown = [word for word in rest if word.startswith("-")]
+    if unknown:
+        command = f"{options.command} " if options.command else ""
+        raise UserError(f"{' '.join(unknown)}: no such option; see clozeline {command}--help")
+    if options.command is None:
+        parser.print_help()
+    return options, rest
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        start, choice, rest = message.partition("argument COMMAND: invalid choice: ")
+        if choice and not start:
+            message = _no_command(rest.split("'")[1])
+        raise UserError(f"{message}\nsee {self.prog} --help")
+
+
+def _no_command(word: str) -> str:
+    from difflib import get_close_matches
+
+    alike = get_close_matches(word, COMMANDS, n=1)
+    said = f"{word!r} is not a command."
+    if alike:
+        said += f" Perhaps you meant {alike[0]}."
+    elif "=" in word:
+        said += f" Perhaps you meant: clozeline run {word}"
+    return f"{said}\nCommands: {', '.join(COMMANDS)}."
+
+
+class _Version(argparse.Action):
+    def __call__(self, *_: object) -> None:
+        from importlib import metadata
+
+        try:
+            print(f"clozeline {metadata.version('clozeline')}")
+        except metadata.PackageNotFoundError:
+            print("clozeline (not installed: runs from a checkout)")
+        raise SystemExit(0)
+
+
+def _parser() -> _Parser:
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(
+        "clozeline", description=ABOUT, epilog=EXAMPLES, formatter_class=shape, allow_abbrev=False
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, command in COMMANDS.items():
+        sub = commands.add_parser(
+            name,
+            help=command.about,
+            description=command.about,
+            usage=f"clozeline {name} {command.words}",
+            epilog=command.more,
+            formatter_class=shape,
+            allow_abbrev=False,
+        )
+        for add in command.options:
+            add(sub)
+        sub.add_argument(
+            "--conf-dir",
+            type=Path,
+            metavar="DIR",
+            help="a folder of your own groups (DIR/model/mine.yaml); its files win over ours",
+        )
+    return parser
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, for a script")
+
+
+def _selection(parser: argparse.ArgumentParser) -> None:
+    for option, name, about in (
+        ("--only", "only", "only this; what it needs must be there"),
+        ("--from", "start", "this and what comes after it"),
+        ("--until", "until", "this and what it needs"),
+    ):
+        parser.add_argument(
+            option, dest=name, action="append", default=[], metavar="NODE", help=about
+        )
+    parser.add_argument("--force", action="store_true", help="make the selected nodes anew")
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="say what would be made, and why")
+    parser.add_argument("--verbose", action="store_true", help="reasons and tracebacks too")
+    parser.set_defaults(json=False)
+
+
+def _graph(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format", choices=("text", "mermaid", "svg"), default="text", help="text by default"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write it there")
+
+
+def _describe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--describe", action="store_true", help="show: say what each key means")
+
+
+def _port(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=5000, help="of MLflow's pages (5000)")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what it is for, its usage after the name, and what adds its options."""
+
+    about: str
+    words: str
+    options: tuple[Callable[[argparse.ArgumentParser], None], ...] = ()
+    more: str | None = None
+
+
+_SELECTION = "[--only NODE] [--from NODE] [--until NODE] [--force]"
+
+COMMANDS = {
+    "run": Command(
+        "make what is missing", f"[OVERRIDES] {_SELECTION} [--dry-run]", (_selection, _run)
+    ),
+    "plan": Command(
+        "say what run would make, and why",
+        f"[OVERRIDES] {_SELECTION} [--json]",
+        (_selection, _json),
+    ),
+    "status": Command(
+        "say what is there, what is being made, what failed", "[OVERRIDES] [--json]", (_json,)
+    ),
+    "why": Command("say which values make a node run again", "NODE [OVERRIDES] [--json]", (_json,)),
+    "graph": Command(
+        "draw the graph of a config",
+        "[OVERRIDES] [--format text|mermaid|svg] [--output FILE]",
+        (_graph,),
+    ),
+    "show": Command(
+        "print a node's figures, and where its report is", "NODE [OVERRIDES] [--json]", (_json,)
+    ),
+    "config": Command(
+        "show a run's configuration, or compare two",
+        "show [OVERRIDES] [--describe] [--json] | diff A B [--json]",
+        (_json, _describe),
+        "show prints the resolved values and where each comes from; diff compares two configs.\n"
+        "A and B are lists of overrides in quotes ('' is the default), or paths: of a resolved\n"
+        "config, of a manifest.json, or of an artifact's folder.",
+    ),
+    "ui": Command("open MLflow's pages on this machine", "[OVERRIDES] [--port PORT]", (_port,)),
+    "doctor": Command(
+        "check this machine, and say what to do",
+        "[OVERRIDES] [--port PORT] [--json]",
+        (_json, _port),
+    ),
+}

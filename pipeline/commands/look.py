@@ -1,0 +1,167 @@
+"""`clozeline plan`, `status`, `why`, `graph` and `show`: they look, and change nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pipeline.commands.text import amount, counts_text, duration, size, table
+from pipeline.graph import Graph, Selection
+from pipeline.plan import NodePlan, plan
+from pipeline.stage import Json, Node, Stage, UserError
+from pipeline.store import Artifact, Store
+
+REPORT = "report.html"
+"""A node's page, beside its manifest."""
+
+
+def plan_lines(
+    graph: Graph, store: Store, selection: Selection, force: bool, as_json: bool
+) -> Iterator[str]:
+    """What `run` would do with the same words, and why."""
+    plans = plan(graph, store, selection, force)
+    if as_json:
+        yield _json([made.to_json() for made in plans])
+        return
+    yield from table(("node", "state", "why"), [(p.node, p.state, p.why) for p in plans])
+    yield from _warnings(plans)
+    to_run = sum(made.state in ("run", "failed") for made in plans)
+    undecided = sum(made.state == "undecided" for made in plans)
+    if to_run or undecided:
+        text = f"{to_run} of {len(plans)} nodes to run"
+        yield text + (f", {undecided} undecided until then" if undecided else "")
+    else:
+        yield "nothing to run"
+
+
+def status_lines(graph: Graph, store: Store, as_json: bool) -> Iterator[str]:
+    """What is there of this config, who makes what now, what failed."""
+    plans = plan(graph, store)
+    if as_json:
+        yield _json([made.to_json() for made in plans])
+        return
+    rows = [(p.node, p.state, *_made(p.artifact), "" if p.artifact else p.why) for p in plans]
+    yield from table(("node", "state", "made", "took", "size", "rows", ""), rows)
+    yield f"store: {store.location}"
+
+
+def why_lines(graph: Graph, store: Store, selector: str, as_json: bool) -> Iterator[str]:
+    """What differs from the nearest result that is there, for each node of `selector`."""
+    from pipeline.why import explain
+
+    found = [explain(graph, store, name) for name in graph.match(selector)]
+    if as_json:
+        yield _json([one.to_json() for one in found])
+        return
+    for one in found:
+        yield from one.lines()
+
+
+def graph_text(graph: Graph, how: str) -> str:
+    """The drawing of the graph; `how` is text, mermaid or svg."""
+    from pipeline import draw
+
+    return {"text": draw.text, "mermaid": draw.mermaid, "svg": draw.svg}[how](graph)
+
+
+def show_lines(graph: Graph, store: Store, selector: str, as_json: bool) -> Iterator[str]:
+    """Figures of the results of `selector`, and where their report pages are.
+
+    Raises:
+        UserError: a node has no result with this config.
+    """
+    plans = {made.node: made for made in plan(graph, store)}
+    artifacts = [_artifact(plans[name], store) for name in graph.match(selector)]
+    if as_json:
+        yield _json([_show_json(artifact) for artifact in artifacts])
+        return
+    for artifact in artifacts:
+        yield from _show(artifact)
+
+
+def report_path(artifact: Artifact) -> str | None:
+    """Where the report page of an artifact is; None when there is none."""
+    path = f"{artifact.path}/{REPORT}"
+    return path if artifact.files_at.size(path) is not None else None
+
+
+def write_report(artifact: Artifact, notice: Callable[[str], None]) -> None:
+    """Write the report page of an artifact beside its manifest; a failure is only noticed."""
+    from pipeline.report import page
+
+    stage = Stage(str(artifact.manifest["stage"]), artifact.manifest["stage_version"], run="")
+    node = Node(artifact.node, stage, artifact.manifest["config"], artifact.manifest["settings"])
+    try:
+        html = page(node, artifact.manifest, artifact.result())
+        artifact.files_at.write(f"{artifact.path}/{REPORT}", html.encode())
+    except OSError as error:
+        notice(f"{artifact.node}: its report could not be written: {error}")
+
+
+def _artifact(made: NodePlan, store: Store) -> Artifact:
+    if made.artifact is not None:
+        return made.artifact
+    others = store.artifacts(made.node)
+    hint = f"clozeline run --until {made.node} makes it."
+    if others:
+        hint += (
+            f"\nThere {'is one' if len(others) == 1 else f'are {len(others)}'} of other configs; "
+            f"clozeline why {made.node} says what differs."
+        )
+    raise UserError(f"{made.node} has no result with this config ({made.why}).\n{hint}")
+
+
+def _show(artifact: Artifact) -> Iterator[str]:
+    manifest = artifact.manifest
+    yield f"{artifact.node}: {', '.join(part for part in _made(artifact) if part)}"
+    yield f"  fingerprint  {artifact.fingerprint}"
+    yield f"  output       {artifact.output_digest}"
+    yield f"  path         {artifact.path}"
+    report = report_path(artifact)
+    if report is not None:
+        yield f"  report       {_link(artifact, report)}"
+    counts: Mapping[str, int] = manifest.get("counts") or {}
+    if counts:
+        yield f"  in and out   {counts_text(counts)}"
+    figures = artifact.figures
+    width = max((len(name) for name in figures), default=0)
+    for name, value in figures.items():
+        yield f"  {name:<{width}}  {amount(value)}"
+
+
+def _show_json(artifact: Artifact) -> Json:
+    keys = ("node", "fingerprint", "output_digest", "rows", "bytes", "created", "seconds")
+    row = {key: artifact.manifest.get(key) for key in keys}
+    return row | {
+        "path": artifact.path,
+        "report": report_path(artifact),
+        "counts": dict(artifact.manifest.get("counts") or {}),
+        "figures": dict(artifact.figures),
+    }
+
+
+def _link(artifact: Artifact, path: str) -> str:
+    return Path(path).absolute().as_uri() if artifact.is_local else path
+
+
+def _made(artifact: Artifact | None) -> tuple[str, str, str, str]:
+    """When, how long, how large, how many rows."""
+    if artifact is None:
+        return ("", "", "", "")
+    manifest = artifact.manifest
+    created = str(manifest.get("created", ""))[:16].replace("T", " ")
+    seconds = manifest.get("seconds")
+    took = duration(seconds) if isinstance(seconds, int | float) else ""
+    rows = manifest.get("rows") or 0
+    return created, took, size(manifest.get("bytes") or 0), f"{rows:,} rows" if rows else ""
+
+
+def _warnings(plans: Sequence[NodePlan]) -> Iterator[str]:
+    for made in plans:
+        for text in made.warnings:
+            yield f"warning: {made.node}: {text}"
+
+
+def _json(value: Json) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)

@@ -1,0 +1,205 @@
+"""`clozeline run`: the runner with a terminal, a tracker, a cluster and signals around it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from pipeline.commands.look import write_report
+from pipeline.commands.text import counts_text, duration, table
+from pipeline.graph import Graph, Selection
+from pipeline.runner import NodeOutcome, RunOutcome, StopSignal, run
+from pipeline.stage import Catalog
+from pipeline.store import Store
+
+if TYPE_CHECKING:
+    from pipeline.cluster import Cluster
+    from pipeline.config import RunConfig
+    from pipeline.progress import Board
+    from pipeline.services import Capacity, NodeEvent, Tracking
+    from pipeline.stage import Progress
+    from pipeline.store import Artifact
+
+INTERRUPTED = 3
+
+
+def run_command(
+    config: RunConfig,
+    catalog: Catalog,
+    overrides: Sequence[str],
+    selection: Selection,
+    force: bool,
+    verbose: bool,
+) -> int:
+    """Make what is missing, print what came of it, and return the exit code.
+
+    Raises:
+        UserError: wrong selection, missing input: nothing was started or written.
+    """
+    from pipeline.cluster import Cluster
+    from pipeline.progress import Board
+
+    graph, store = Graph(catalog.nodes(config)), Store(config.store)
+    cluster = Cluster(config.cluster)
+    with Board() as board:
+        tracking = _tracking(config, graph, overrides, board)
+        services = RunServices(cluster, tracking, board, store, verbose)
+        stop = Stopping()
+        with stop.on_signals():
+            try:
+                outcome = run(graph, store, services, selection=selection, force=force, stop=stop)
+            finally:
+                cluster.stop()
+            board.close()
+            _print_outcome(outcome, catalog, graph)
+    if outcome.state == "interrupted":
+        # Nodes that did not end in time still have threads: they must not hold the process up.
+        end_now(outcome.exit_code)
+    return outcome.exit_code
+
+
+class RunServices:
+    """What the runner asks for (`pipeline.services.Services`)."""
+
+    def __init__(
+        self, cluster: Cluster, tracking: Tracking, board: Board, store: Store, verbose: bool
+    ) -> None:
+        self.tracking = tracking
+        self._cluster = cluster
+        self._board = board
+        self._store = store
+        self._verbose = verbose
+
+    def capacity(self) -> Capacity:
+        """CPUs, GPUs and memory that this run may use."""
+        # Joining a cluster from the main thread, Ray would put its own handler of SIGTERM.
+        with ThreadPoolExecutor(1) as helper:
+            return helper.submit(self._cluster.capacity).result()
+
+    def ensure_ray(self) -> None:
+        """Start or join Ray."""
+        self._cluster.start()
+
+    def progress(self, node: str) -> Progress:
+        """The node's live line."""
+        return self._board.line(node)
+
+    def event(self, node: str, event: NodeEvent, text: str, artifact: Artifact | None) -> None:
+        """Print what became of a node, at once."""
+        if event in ("made", "failed", "interrupted", "skipped"):
+            self._board.finish(node)
+        if event == "made" and artifact is not None:
+            write_report(artifact, self._board.print)
+            counts = counts_text(artifact.manifest.get("counts") or {})
+            seconds = duration(artifact.manifest["seconds"])
+            self._board.print(f"{node}: made in {seconds}" + (f", {counts}" if counts else ""))
+        elif event == "waiting":
+            self._board.print(f"{node}: waiting, {text}")
+        elif event == "started" and self._verbose:
+            self._board.print(f"{node}: started ({text})")
+        elif event in ("failed", "skipped"):
+            self._board.print(f"{node}: {text}" if event == "skipped" else f"{node} failed: {text}")
+            if event == "failed" and self._verbose:
+                self._print_traceback(node)
+
+    def _print_traceback(self, node: str) -> None:
+        for folder in self._store.files.folders(f"{self._store.root}/{node}"):
+            failure = self._store.failure(node, folder)
+            if failure is not None and failure.get("traceback"):
+                self._board.print(str(failure["traceback"]))
+
+
+class Stopping(StopSignal):
+    """Stops in good order at the first signal, at once at the second."""
+
+    @contextmanager
+    def on_signals(self) -> Iterator[StopSignal]:
+        """Handle SIGINT, SIGTERM and a terminal that is closed; only in the main thread."""
+
+        def ask(number: int, _: FrameType | None) -> None:
+            if self.is_set():
+                end_now(INTERRUPTED)
+            self.set()
+            name = signal.Signals(number).name
+            # Not print: a handler runs in the middle of anything, the printing of a line too.
+            os.write(2, f"\n{name}: ending in good order; once more: at once\n".encode())
+
+        wanted = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            wanted.append(signal.SIGHUP)
+        before = {number: signal.signal(number, ask) for number in wanted}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def end_now(code: int) -> None:
+    """End this process and every process below it, whatever their threads do."""
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    for stream in (sys.stdout, sys.stderr):
+        if threading.current_thread() is threading.main_thread() and not stream.closed:
+            try:
+                stream.flush()
+            except (OSError, RuntimeError):
+                continue
+    os._exit(code)
+
+
+def _tracking(config: RunConfig, graph: Graph, overrides: Sequence[str], board: Board) -> Tracking:
+    from pipeline import draw
+    from pipeline.tracking import MlflowTracking, NoTracking
+
+    if not config.tracking.enabled:
+        return NoTracking()
+    return MlflowTracking(
+        config=config.tracking,
+        cwd=Path.cwd(),
+        store=config.store,
+        resolved=config.model_dump(mode="json"),
+        overrides=overrides,
+        texts={"graph.svg": draw.svg(graph), "graph.mmd": draw.mermaid(graph)},
+        notice=board.print,
+    )
+
+
+def _print_outcome(outcome: RunOutcome, catalog: Catalog, graph: Graph) -> None:
+    """The table, the summary, what failed and what to do next."""
+    rows = [_row(node) for node in outcome.nodes]
+    print("\n".join(table(("node", "state", "time", "in -> out"), rows)))
+    summary = catalog.summary(outcome.figures)
+    if summary:
+        print("\n" + "\n".join(summary))
+    made = [node.node for node in outcome.nodes if node.state == "made"]
+    sys.stdout.flush()
+    for node in outcome.nodes:
+        if node.state == "failed":
+            print(f"clozeline: {node.node} failed: {node.message}", file=sys.stderr)
+    if outcome.state == "interrupted":
+        print("clozeline: interrupted; the same command goes on from here", file=sys.stderr)
+    elif made:
+        print(f"\nclozeline show {made[-1]}: its figures and report; clozeline ui: all runs")
+
+
+def _row(outcome: NodeOutcome) -> tuple[str, str, str, str]:
+    counts: Mapping[str, int] = {}
+    if outcome.artifact is not None:
+        counts = outcome.artifact.manifest.get("counts") or {}
+    ran = outcome.state in ("made", "failed", "interrupted")
+    took = duration(outcome.seconds) if ran else "-"
+    return (outcome.node, outcome.state.replace("_", " "), took, counts_text(counts))
