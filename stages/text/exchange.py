@@ -16,7 +16,7 @@ from stages.text.random import Stream
 
 Int64s = NDArray[np.int64]
 
-BLOCK_CHUNKS = 128
+BLOCK_CHUNKS = 32
 """Chunks of like length among which B segments are exchanged."""
 
 DROPPED = -1

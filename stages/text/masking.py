@@ -88,7 +88,8 @@ class MaskOptions:
     @cached_property
     def ordinary_ids(self) -> Int64s:
         """Ordinary entries, ascending."""
-        return np.flatnonzero(self.ordinary)
+        entries: Int64s = np.flatnonzero(self.ordinary)
+        return entries
 
     @cached_property
     def ordinary_rank(self) -> Int64s:
