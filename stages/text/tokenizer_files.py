@@ -2,9 +2,10 @@
 
 All bytes are written here, so the same vocabulary gives the same files whatever is installed.
 `transformers` 5 makes a BertTokenizer from the vocabulary in tokenizer.json and from the switches
-in tokenizer_config.json. It ignores the normaliser in tokenizer.json, and the longest word there;
-where that is not BERT's 100, the class is PreTrainedTokenizerFast, which takes all of tokenizer.json
-and is told to give token_type_ids. `tokenizers` reads tokenizer.json alone, older readers vocab.txt.
+in tokenizer_config.json. It ignores the normaliser in tokenizer.json, and the longest word there:
+where that is not BERT's 100, the class is PreTrainedTokenizerFast, which takes the whole of
+tokenizer.json and is told to give token_type_ids. `tokenizers` reads tokenizer.json alone, older
+readers vocab.txt.
 """
 
 from __future__ import annotations

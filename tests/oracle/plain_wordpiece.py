@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -43,7 +44,7 @@ def train(
 
 def occurrences(symbols: list[str]) -> list[tuple[str, str]]:
     """All neighbouring pairs, overlapping ones too."""
-    return list(zip(symbols, symbols[1:], strict=False))
+    return list(itertools.pairwise(symbols))
 
 
 def merge(symbols: list[str], pair: tuple[str, str], token: str) -> list[str]:

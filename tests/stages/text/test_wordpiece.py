@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import pickle
 import re
 
@@ -37,9 +38,9 @@ def unflatten(encoded: Encoded, tokenizer: Tokenizer) -> list[list[list[str]]]:
     """Documents of sentences of tokens."""
     tokens = [tokenizer.vocab[i] for i in encoded.ids.tolist()]
     borders = encoded.sentence_offsets.tolist()
-    sentences = [tokens[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    sentences = [tokens[a:b] for a, b in itertools.pairwise(borders)]
     borders = encoded.document_offsets.tolist()
-    return [sentences[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    return [sentences[a:b] for a, b in itertools.pairwise(borders)]
 
 
 def assert_equal(one: Encoded, other: Encoded) -> None:
@@ -100,13 +101,19 @@ def test_the_separator_itself_as_text(with_bar: bool) -> None:
     assert tokenizer.parity_check(["a|b || | the", "|"]) == []
 
 
-texts = st.text() | st.text(st.sampled_from("aThe rabbit|[MASK]éÉ中鿿。 \t\n\x00\x0b\u0301\u2028\ufffdİßΣ"))
+texts = st.text() | st.text(
+    st.sampled_from("aThe rabbit|[MASK]éÉ中鿿。 \t\n\x00\x0b\u0301\u2028\ufffdİßΣ")
+)
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(texts, max_size=4), max_size=4))
 def test_engines_agree_on_any_text(documents: list[list[str]]) -> None:
-    for normalisation in (UNCASED, Normalisation(False, False, True), Normalisation(True, False, False)):
+    for normalisation in (
+        UNCASED,
+        Normalisation(False, False, True),
+        Normalisation(True, False, False),
+    ):
         fast = Tokenizer(VOCAB, normalisation, 20)
         plain = Tokenizer(VOCAB, normalisation, 20, engine="tokenizers")
         assert_equal(encode(fast, documents), encode(plain, documents))
@@ -154,7 +161,9 @@ def test_engines_agree_on_fifty_thousand_random_strings() -> None:
     for _ in range(50_000):
         first, last = planes[random.integers(len(planes))]
         codes = random.integers(first, last, random.integers(1, 12))
-        codes = np.where(random.random(codes.size) < 0.3, random.integers(0, 128, codes.size), codes)
+        codes = np.where(
+            random.random(codes.size) < 0.3, random.integers(0, 128, codes.size), codes
+        )
         strings.append("".join(chr(c) for c in codes if not 0xD800 <= c < 0xE000))
     for normalisation in (UNCASED, Normalisation(False, False)):
         tokenizer = Tokenizer(google_vocab("uncased"), normalisation)

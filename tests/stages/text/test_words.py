@@ -84,8 +84,10 @@ def test_counts_equal_the_reference_on_any_text(
 @given(
     st.lists(
         st.text(
-            st.sampled_from("aAéÀ \t\n\r\x00\x0b\x1c\x7f\x85\u00a0\u200b\u2028\u3000\ufffd|;`=\u0338"
-            "\u0301\u037e\u1fef\u2260中鿿㐀。、İßſΣ\U00020000\U0001f600-_'")
+            st.sampled_from(
+                "aAéÀ \t\n\r\x00\x0b\x1c\x7f\x85\u00a0\u200b\u2028\u3000\ufffd|;`=\u0338"
+                "\u0301\u037e\u1fef\u2260中鿿㐀。、İßſΣ\U00020000\U0001f600-_'"
+            )
         ),
         max_size=4,
     )
@@ -126,7 +128,11 @@ def test_counts_are_64_bit_and_refuse_to_run_over() -> None:
 
 
 def test_nothing_in_nothing_out() -> None:
-    for texts in (pa.array([], pa.string()), pa.array(["", " \n"]), pa.array([], pa.large_string())):
+    for texts in (
+        pa.array([], pa.string()),
+        pa.array(["", " \n"]),
+        pa.array([], pa.large_string()),
+    ):
         words, counts = count_words(texts, UNCASED)
         assert len(words) == 0 and counts.size == 0
     words, counts = merge_counts([])
