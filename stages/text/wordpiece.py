@@ -254,7 +254,9 @@ class Tokenizer:
         """As `_encode_block`, every sentence through `tokenizers`."""
         text = data.tobytes()
         starts = np.concatenate([[0], ends[:-1]]) if ends.size else ends
-        sentences = [text[a:b].decode() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+        sentences = [
+            text[a:b].decode() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
         encodings = self._plain.encode_batch_fast(sentences, add_special_tokens=False)
         rows = [encoding.ids for encoding in encodings]
         return (

@@ -31,8 +31,8 @@ BLOCK_BYTES = 4_000_000
 """Text that is cut at once: larger blocks cost page faults, smaller ones more hash tables."""
 
 SEPARATOR = "|"
-"""Stands between chunks that go through `tokenizers` in one call. It is ASCII punctuation, so it is
-a word of its own, and no character decomposes into it, so it stands nowhere but where it was put."""
+"""Stands between chunks that go through `tokenizers` in one call. As ASCII punctuation it is a word
+of its own, and no character decomposes into it, so it stands nowhere but where it was put."""
 
 SEPARATOR_GROUP = 512
 """Chunks a call: enough to make the call's own cost vanish, few enough to stay in the cache."""
