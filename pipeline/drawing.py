@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from html import escape
+from itertools import pairwise
 
 from pipeline.graph import Graph
 from pipeline.stage import UserError
 
 BOX_WIDTH, BOX_HEIGHT = 150, 44
-GAP_X, GAP_Y = 70, 22
+LANE_HEIGHT = 6
+GAP_X, GAP_Y = 70, 18
 MARGIN = 20
 COLOURS = {
     "cached": ("#e6f4ea", "#34a853"),
@@ -59,21 +61,18 @@ def _mermaid(graph: Graph, states: Mapping[str, str]) -> str:
 
 
 def _svg(graph: Graph, states: Mapping[str, str]) -> str:
-    layers = _layers(graph)
-    tallest = max(len(layer) for layer in layers)
-    height = 2 * MARGIN + tallest * BOX_HEIGHT + (tallest - 1) * GAP_Y
-    width = 2 * MARGIN + len(layers) * BOX_WIDTH + (len(layers) - 1) * GAP_X
+    chains = _chains(graph)
+    layers = _layers(graph, chains)
+    heights = [sum(map(_height, layer)) + GAP_Y * (len(layer) - 1) for layer in layers]
+    height = 2 * MARGIN + max(heights)
+    width = 2 * MARGIN + len(layers) * (BOX_WIDTH + GAP_X) - GAP_X
     spots: dict[str, tuple[float, float]] = {}
     for i, layer in enumerate(layers):
-        own = len(layer) * BOX_HEIGHT + (len(layer) - 1) * GAP_Y
-        for j, name in enumerate(layer):
-            top = (height - own) / 2 + j * (BOX_HEIGHT + GAP_Y)
-            spots[name] = (MARGIN + i * (BOX_WIDTH + GAP_X), top)
-    edges = [
-        _edge(spots[source], spots[node.name])
-        for node in graph
-        for source in dict.fromkeys(node.inputs.values())
-    ]
+        top = (height - heights[i]) / 2
+        for slot in layer:
+            spots[slot] = (MARGIN + i * (BOX_WIDTH + GAP_X), top + _height(slot) / 2)
+            top += _height(slot) + GAP_Y
+    edges = [_edge([spots[slot] for slot in chain]) for chain in chains]
     boxes = [_box(name, states.get(name, ""), *spots[name]) for name in graph.names]
     return "\n".join(
         [
@@ -89,47 +88,79 @@ def _svg(graph: Graph, states: Mapping[str, str]) -> str:
     )
 
 
-def _layers(graph: Graph) -> list[list[str]]:
-    """Columns of names: each node right of all it reads, near the middle of those."""
+def _chains(graph: Graph) -> list[list[str]]:
+    """For each edge the slots it runs through: its source, one in each column between, its target.
+
+    Slots between are named "source>target>column"; without them an edge would run behind boxes.
+    """
+    depth = _depths(graph)
+    chains = []
+    for node in graph:
+        for source in dict.fromkeys(node.inputs.values()):
+            between = range(depth[source] + 1, depth[node.name])
+            slots = [f"{source}>{node.name}>{column}" for column in between]
+            chains.append([source, *slots, node.name])
+    return chains
+
+
+def _depths(graph: Graph) -> dict[str, int]:
     depth: dict[str, int] = {}
     for node in graph:
         depth[node.name] = 1 + max((depth[n] for n in node.inputs.values()), default=-1)
-    layers: list[list[str]] = [[] for _ in range(max(depth.values()) + 1)]
+    return depth
+
+
+def _layers(graph: Graph, chains: list[list[str]]) -> list[list[str]]:
+    """Columns of slots, each slot near the middle of those that lead to it."""
+    column = _depths(graph)
+    before: dict[str, list[str]] = {name: [] for name in graph.names}
+    for chain in chains:
+        for i, (left, right) in enumerate(pairwise(chain)):
+            before.setdefault(right, []).append(left)
+            column.setdefault(right, column[chain[0]] + i + 1)
     row: dict[str, float] = {}
-    for level, layer in enumerate(layers):
-        names = [name for name in graph.names if depth[name] == level]
-        wanted = {name: _middle([row[n] for n in graph[name].inputs.values()]) for name in names}
-        layer += sorted(names, key=lambda name: wanted[name])
-        row.update({name: i - (len(layer) - 1) / 2 for i, name in enumerate(layer)})
+    layers = []
+    for i in range(max(column.values()) + 1):
+        middle = {
+            slot: sum(row[left] for left in lefts) / max(1, len(lefts))
+            for slot, lefts in before.items()
+            if column[slot] == i
+        }
+        layer = sorted(middle, key=lambda slot: middle[slot])
+        row.update({slot: j - (len(layer) - 1) / 2 for j, slot in enumerate(layer)})
+        layers.append(layer)
     return layers
 
 
-def _middle(rows: list[float]) -> float:
-    return sum(rows) / len(rows) if rows else 0.0
+def _height(slot: str) -> int:
+    return LANE_HEIGHT if ">" in slot else BOX_HEIGHT
 
 
-def _edge(source: tuple[float, float], target: tuple[float, float]) -> str:
-    x1, y1 = source[0] + BOX_WIDTH, source[1] + BOX_HEIGHT / 2
-    x2, y2 = target[0] - 2, target[1] + BOX_HEIGHT / 2
-    bend = x1 + GAP_X / 2, x2 - GAP_X / 2
-    curve = f"M{x1:g} {y1:g} C{bend[0]:g} {y1:g} {bend[1]:g} {y2:g} {x2:g} {y2:g}"
+def _edge(spots: list[tuple[float, float]]) -> str:
+    """A curve from the right side of the first spot, across those between, to the last."""
+    x, y = spots[0][0] + BOX_WIDTH, spots[0][1]
+    curve = f"M{x:g} {y:g}"
+    for i, (left, middle) in enumerate(spots[1:], start=2):
+        end = left - 2 if i == len(spots) else left
+        curve += f" C{x + GAP_X / 2:g} {y:g} {left - GAP_X / 2:g} {middle:g} {end:g} {middle:g}"
+        x, y = left + BOX_WIDTH, middle
+        if i < len(spots):
+            curve += f" L{x:g} {y:g}"
     return f'<path class="edge" d="{curve}" fill="none" stroke="#80868b" marker-end="url(#tip)"/>'
 
 
-def _box(name: str, state: str, x: float, y: float) -> str:
+def _box(name: str, state: str, left: float, centre: float) -> str:
     fill, border = COLOURS[state]
-    middle = x + BOX_WIDTH / 2
-    lift = -4 if state else 5
+    middle = left + BOX_WIDTH / 2
+    base = centre + (-4 if state else 5)
     lines = [
-        f'<rect x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" '
-        f'fill="{fill}" stroke="{border}"/>',
-        f'<text x="{middle:g}" y="{y + BOX_HEIGHT / 2 + lift:g}" font-size="14">'
-        f"{escape(name)}</text>",
+        f'<rect x="{left:g}" y="{centre - BOX_HEIGHT / 2:g}" width="{BOX_WIDTH}" '
+        f'height="{BOX_HEIGHT}" rx="6" fill="{fill}" stroke="{border}"/>',
+        f'<text x="{middle:g}" y="{base:g}" font-size="14">{escape(name)}</text>',
     ]
     if state:
         lines.append(
-            f'<text x="{middle:g}" y="{y + BOX_HEIGHT / 2 + 14:g}" font-size="11" '
-            f'fill="#5f6368">{state}</text>'
+            f'<text x="{middle:g}" y="{centre + 14:g}" font-size="11" fill="#5f6368">{state}</text>'
         )
     return "\n".join(lines)
 
