@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,16 +151,13 @@ class Cluster:
             self._roots = children() - before
 
     def _join(self, address: str) -> None:
-        # Before Ray is loaded: it reads the way of authentication once.
         check_token(address)
         import ray
 
         try:
             ray.init(address=address, **self._common())
         except Exception as error:
-            raise StageError(
-                f"cannot join the Ray cluster at {address}: {_line(error)}"
-            ) from error
+            raise StageError(f"cannot join the Ray cluster at {address}: {_line(error)}") from error
 
     def _common(self) -> dict[str, Any]:
         return {
@@ -296,6 +292,9 @@ def check_token(address: str) -> None:
         refusal = _probe(address)
         if refusal is not None:
             del os.environ["RAY_AUTH_MODE"]
+        elif (loaded := sys.modules.get("ray._raylet")) is not None:
+            # Ray read its environment when it was loaded; this is how its own code renews that.
+            loaded.Config.initialize("")
     if refusal is not None:
         raise StageError(f"cannot join the Ray cluster at {address}: {refusal}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
@@ -60,7 +61,7 @@ def import_mlflow() -> None:
     }
     for name, value in quiet.items():
         os.environ.setdefault(name, value)
-    import mlflow.tracking
+    importlib.import_module("mlflow.tracking")
 
     for name in ("mlflow", "alembic", "git", "urllib3"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -82,7 +83,7 @@ def driver_is_dead(driver: str, heartbeat: float, now: float) -> bool:
     if host != os.uname().nodename:
         return now - heartbeat > SILENT_DRIVER_SECONDS
     try:
-        return abs(psutil.Process(pid).create_time() - started) > 1.0
+        return bool(abs(psutil.Process(pid).create_time() - started) > 1.0)
     except psutil.NoSuchProcess:
         return True
 

@@ -157,10 +157,8 @@ class Outbox:
                 closing = self._closing
             if self._beat is not None:
                 self._beat()
-            if self._send_all():
-                pause = FLUSH_SECONDS
-            else:
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            sent = self._send_all()
+            pause = FLUSH_SECONDS if sent else min(2 * pause, LONGEST_PAUSE_SECONDS)
             if closing:
                 return
 

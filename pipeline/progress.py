@@ -5,6 +5,7 @@ Everything goes to standard error; results and `--json` own standard output.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -62,13 +63,13 @@ class Count:
 
 def short(value: float) -> str:
     """A number in few characters: 12345 -> "12,345", 0.123456 -> "0.123", 8.0 -> "8"."""
-    if value == int(value) and abs(value) < 1e6 or 1000 <= abs(value) < 1e6:
+    size = abs(value)
+    for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if size >= limit and math.isfinite(size):
+            return f"{value / limit:.3g}{letter}"
+    if size >= 1000 or (size < 1e6 and value == int(value)):
         return f"{value:,.0f}"
-    if abs(value) >= 1e6:
-        for limit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-            if abs(value) >= limit:
-                return f"{value / limit:.3g}{letter}"
-    return f"{value:.3g}" if abs(value) < 100 else f"{value:.1f}"
+    return f"{value:.1f}" if size >= 100 else f"{value:.3g}"
 
 
 def clock(seconds: float) -> str:
@@ -222,7 +223,9 @@ class Board:
         self._draw(line, time.monotonic())
 
     def _tick(self) -> None:
-        period = min(0.2, self._plain_seconds) if self._live else min(TICK_SECONDS, self._plain_seconds)
+        period = (
+            min(0.2, self._plain_seconds) if self._live else min(TICK_SECONDS, self._plain_seconds)
+        )
         while not self._closed.wait(period):
             now = time.monotonic()
             with self._lock:
@@ -240,7 +243,9 @@ class Board:
             )
 
     def _print_if_due(self, line: Line, now: float) -> None:
-        pause = max(self._plain_seconds, min(PLAIN_SHARE * (now - line.opened), PLAIN_LONGEST_SECONDS))
+        pause = max(
+            self._plain_seconds, min(PLAIN_SHARE * (now - line.opened), PLAIN_LONGEST_SECONDS)
+        )
         if line.printed is not None and now - line.printed >= pause:
             with self._lock:
                 if now - line.printed >= pause:

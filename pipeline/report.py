@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, Template, select_autoescape
@@ -77,7 +78,7 @@ def _bars(histogram: Histogram) -> dict[str, Any]:
     across = WIDTH / ((high - low) or 1.0)
     tallest = max(counts, default=0) or 1.0
     bars = []
-    for left, right, count in zip(edges, edges[1:], counts, strict=True):
+    for (left, right), count in zip(pairwise(edges), counts, strict=True):
         height = BASE * count / tallest
         bars.append(
             {
@@ -91,7 +92,11 @@ def _bars(histogram: Histogram) -> dict[str, Any]:
     middle = len(edges) // 2
     ticks = [
         {"x": 0, "anchor": "start", "text": shown(low)},
-        {"x": f"{(edges[middle] - low) * across:.2f}", "anchor": "middle", "text": shown(edges[middle])},
+        {
+            "x": f"{(edges[middle] - low) * across:.2f}",
+            "anchor": "middle",
+            "text": shown(edges[middle]),
+        },
         {"x": WIDTH, "anchor": "end", "text": shown(high)},
     ]
     return {
@@ -102,7 +107,7 @@ def _bars(histogram: Histogram) -> dict[str, Any]:
         "base": BASE,
         "bars": bars,
         "ticks": ticks,
-        "rows": list(zip(edges, edges[1:], counts, strict=False)),
+        "rows": [(*pair, n) for pair, n in zip(pairwise(edges), counts, strict=True)],
     }
 
 

@@ -148,6 +148,9 @@ class _Run:
             self._loop()
             state = self._state()
         finally:
+            for name, (lease, _) in self._leases.items():
+                if name not in self._running:
+                    lease.release()
             self._services.tracking.close(state)
         nodes = (self._settled.get(n) or NodeOutcome(n, "not_run") for n in self._scope)
         return RunOutcome(state, tuple(nodes))
@@ -170,7 +173,8 @@ class _Run:
 
     def _state(self) -> RunState:
         states = {self._settled[n].state if n in self._settled else "not_run" for n in self._scope}
-        if "failed" in states:
+        # A needed node outside of the selection fails the run too.
+        if any(outcome.state == "failed" for outcome in self._settled.values()):
             return "failed"
         return "done" if states <= {"cached", "made"} else "interrupted"
 
@@ -231,17 +235,21 @@ class _Run:
             return False
         lost = [n for n in node.inputs.values() if self._settled[n].artifact is None]
         if lost:
-            outcome = NodeOutcome(name, "not_run", message=f"not run: {lost[0]} is not there")
+            cause = self._settled[lost[0]]
+            said = f"{cause.node} failed" if cause.node in self._scope else cause.message
+            outcome = NodeOutcome(name, "not_run", message=f"not run: {said}")
             self._settle(outcome, "skipped")
             return False
         if name not in self._plans:
             self._plans[name] = self._planner.decide(node, self._digests())
         plan = self._plans[name]
         if plan.state == "cached":
-            self._settle(NodeOutcome(name, "cached", plan.fingerprint, plan.artifact), "cached")
+            text = "; ".join(plan.warnings)
+            outcome = NodeOutcome(name, "cached", plan.fingerprint, plan.artifact, message=text)
+            self._settle(outcome, "cached")
             return False
         if name not in self._scope:
-            message = f"{name} is needed and has to be made, but is not selected"
+            message = f"{name} has to be made, but is not selected"
             self._settle(NodeOutcome(name, "failed", message=message), "failed")
             return False
         return True

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 from pipeline.config import TrackingConfig
@@ -33,7 +33,7 @@ from pipeline.mlflow_writer import (
     import_mlflow,
     this_driver,
 )
-from pipeline.outbox import Outbox, Record
+from pipeline.outbox import Outbox, Record, first_line
 from pipeline.report import page
 from pipeline.stage import Json, Metrics, Node, Result, UserError, flatten
 
@@ -287,13 +287,13 @@ class MlflowTracking:
         }
         datasets = []
         for role, artifact in inputs.items():
-            manifest = manifest_json(artifact)
+            manifest = artifact.manifest
             name = str(manifest.get("node", role))
             datasets.append(
                 {
                     "name": name,
                     "digest": str(manifest.get("output_digest", "")),
-                    "source": str(getattr(artifact, "path", name)),
+                    "source": artifact.path,
                     "role": role,
                 }
             )
@@ -308,7 +308,7 @@ class MlflowTracking:
     def node_finished(self, run: NodeRun, artifact: Artifact, result: Result) -> None:
         """Send figures, manifest, report and samples, and end the node's run."""
         assert isinstance(run, MlflowNodeRun)
-        manifest = manifest_json(artifact)
+        manifest = artifact.manifest
         counts = {f"counts/{name}": count for name, count in result.counts.items()}
         now = int(time.time() * 1000)
         figures = numeric({**counts, **result.figures})
@@ -322,7 +322,9 @@ class MlflowTracking:
         words = {k: str(v) for k, v in result.figures.items() if isinstance(v, str) and v}
         if words:
             self._put("tags", run.key, {safe_name(f"figure.{k}"): v for k, v in words.items()})
-        self._text(run.key, "manifest.json", json.dumps(manifest, indent=2))
+        self._text(
+            run.key, "manifest.json", json.dumps(dict(manifest), indent=2, ensure_ascii=False)
+        )
         self._text(run.key, "report.html", page(run.node, manifest, result))
         if result.samples:
             self._text(run.key, "samples.txt", "\n\n".join(result.samples) + "\n")
@@ -339,7 +341,7 @@ class MlflowTracking:
 
     def node_cached(self, node: Node, artifact: Artifact) -> None:
         """Remember which run made the node; the parent run gets the link."""
-        made_by = manifest_json(artifact).get("tracking_run_id")
+        made_by = artifact.manifest.get("tracking_run_id")
         self._link(node.name, "cached", str(made_by) if made_by else None)
 
     def close(self, state: RunState) -> None:
@@ -363,7 +365,12 @@ class MlflowTracking:
         }
 
     def _open(
-        self, key: str, name: str | None, tags: dict[str, str], parent: str | None, resume: str | None
+        self,
+        key: str,
+        name: str | None,
+        tags: dict[str, str],
+        parent: str | None,
+        resume: str | None,
     ) -> None:
         payload = {
             "name": name,
@@ -396,15 +403,6 @@ class MlflowTracking:
         if time.monotonic() >= self._next_beat:
             self._next_beat = time.monotonic() + HEARTBEAT_SECONDS
             self._put("tags", self._parent, {TAG_HEARTBEAT: f"{time.time():.0f}"})
-
-
-def manifest_json(artifact: Artifact) -> dict[str, Any]:
-    """An artifact's manifest as a plain dictionary."""
-    manifest: Any = artifact.manifest
-    if isinstance(manifest, Mapping):
-        return dict(manifest)
-    to_json = getattr(manifest, "to_json", None)
-    return dict(to_json()) if callable(to_json) else dict(vars(manifest))
 
 
 def _user() -> str:

@@ -1,0 +1,149 @@
+"""BERT over packed sequences, and BERT with its pretraining heads (Devlin et al. 2018)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from model.attention import AttentionChoice, AttentionPath, choose_path, plan_attention
+from model.config import BertConfig
+from model.embeddings import Embeddings
+from model.encoder import Encoder
+from model.heads import MaskedLMHead, NextSentenceHead, Pooler, next_sentence_logits
+
+
+class BertModel(nn.Module):
+    """Embeddings and encoder.
+
+    Args:
+        config: the shape.
+        attention: how attention is computed; changes only the last bits of results.
+    """
+
+    def __init__(self, config: BertConfig, attention: AttentionChoice = "auto") -> None:
+        super().__init__()
+        self.config = config
+        self.attention = attention
+        self.embeddings = Embeddings(config)
+        self.encoder = Encoder(config)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        segment_ids: Tensor,
+        position_ids: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+    ) -> Tensor:
+        """Encode sequences that are laid end to end.
+
+        Args:
+            input_ids: int [T], all sequences' tokens.
+            segment_ids: int [T], 0 or 1.
+            position_ids: int [T], position of each token in its own sequence.
+            cu_seqlens: int32 [B + 1], where each sequence begins; the last entry is T.
+            max_seqlen: no sequence is longer.
+
+        Returns:
+            Hidden states [T, d].
+
+        Raises:
+            ValueError: a sequence longer than the position table.
+        """
+        if max_seqlen > self.config.max_position_embeddings:
+            self.embeddings.check_length(max_seqlen)
+        hidden = self.embeddings(input_ids, segment_ids, position_ids)
+        path = self._path(hidden)
+        plan = plan_attention(cu_seqlens, max_seqlen, input_ids.shape[0], path)
+        encoded: Tensor = self.encoder(hidden, plan)
+        return encoded
+
+    def _path(self, hidden: Tensor) -> AttentionPath:
+        kind = hidden.device.type
+        capability = torch.cuda.get_device_capability(hidden.device) if kind == "cuda" else None
+        autocast = torch.is_autocast_enabled(kind)
+        return choose_path(
+            self.attention,
+            device_type=kind,
+            compute_capability=capability,
+            dtype=torch.get_autocast_dtype(kind) if autocast else hidden.dtype,
+            head_size=self.config.head_size,
+            dropout=self.config.attention_dropout if self.training else 0.0,
+        )
+
+
+class PretrainingOutput(NamedTuple):
+    """What a pretraining step reads.
+
+    Attributes:
+        mlm_logits: [M, V], for the masked positions alone.
+        nsp_logits: [B, 2], class 0 is IsNext; None without the objective.
+        hidden: [T, d].
+    """
+
+    mlm_logits: Tensor
+    nsp_logits: Tensor | None
+    hidden: Tensor
+
+
+class BertForPreTraining(nn.Module):
+    """BERT with the masked word head and, when `config.nsp`, the next sentence head."""
+
+    def __init__(self, config: BertConfig, attention: AttentionChoice = "auto") -> None:
+        super().__init__()
+        self.config = config
+        self.bert = BertModel(config, attention)
+        self.mlm = MaskedLMHead(config)
+        self.pooler = Pooler(config) if config.nsp else None
+        self.nsp = NextSentenceHead(config) if config.nsp else None
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        segment_ids: Tensor,
+        position_ids: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        mlm_positions: Tensor,
+    ) -> PretrainingOutput:
+        """Run the encoder once and both heads on it (seed 3.4).
+
+        Args:
+            input_ids, segment_ids, position_ids, cu_seqlens, max_seqlen: as in `BertModel`.
+            mlm_positions: int64 [M], indexes into T of the positions to predict. No other
+                position reaches the vocabulary projection.
+        """
+        hidden = self.bert(input_ids, segment_ids, position_ids, cu_seqlens, max_seqlen)
+        masked = hidden.index_select(0, mlm_positions)
+        mlm_logits = self.mlm(masked, self.bert.embeddings.token.weight)
+        nsp_logits = None
+        if self.pooler is not None and self.nsp is not None:
+            cls_hidden = hidden.index_select(0, cu_seqlens[:-1])
+            nsp_logits = next_sentence_logits(cls_hidden, self.pooler, self.nsp)
+        return PretrainingOutput(mlm_logits, nsp_logits, hidden)
+
+
+@torch.no_grad()
+def init_weights(model: nn.Module, generator: torch.Generator | None = None) -> None:
+    """Initialise as the paper's code does: truncated normal, zero biases, LayerNorm 1 and 0.
+
+    Matrices and tables are drawn in the order of `named_parameters`, in which the encoder comes
+    before the heads: one seed gives the same bits, and the same encoder with and without the
+    next sentence head.
+
+    Args:
+        model: a module with a `config`; its parameters lie on the generator's device.
+        generator: source of all draws; None takes torch's default one.
+    """
+    config = model.config
+    assert isinstance(config, BertConfig)
+    std = config.initializer_range
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            nn.init.trunc_normal_(parameter, 0.0, std, -2 * std, 2 * std, generator=generator)
+        elif name.endswith("norm.weight"):
+            parameter.fill_(1.0)
+        else:
+            parameter.zero_()

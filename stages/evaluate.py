@@ -1,0 +1,182 @@
+"""Stage evaluate: held-out figures beside the baselines, and a few filled sentences."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from model.config import BertConfig
+from pipeline.stage import Context, Result, Table
+from pipeline.store import Artifact
+from stages.config import EvaluateConfig
+from stages.mask import LABEL_COUNTS
+from stages.parallel import JobFailed, Record
+from stages.remote import run_remote
+from stages.tables import shard_files
+from stages.text.tokenizer_files import tokenizer_files, vocabulary_digest
+from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
+
+TOP = 5
+Z_95 = 1.959963984540054
+"""Two-sided 95 % quantile of the normal distribution."""
+
+
+def run(context: Context) -> Result:
+    """Evaluate in one task that has all CPUs (and a GPU, where one was granted)."""
+    context.progress.start(None, "rows")
+    record = run_remote(
+        context,
+        "stages.evaluate:evaluate_model",
+        {
+            "pretrain": context.inputs["pretrain"],
+            "mask": context.inputs["mask"],
+            "heldout": context.inputs["heldout"],
+            "vocab": context.inputs["vocab"],
+            "config": EvaluateConfig.model_validate(context.node.config["evaluate"]),
+            "device": context.node.settings["cluster"]["device"],
+            "threads": max(1, math.floor(context.granted.cpus)),
+        },
+    )
+    context.progress.advance(record["figures"]["rows"])
+    context.output.write_bytes(
+        "figures.json", json.dumps(record["figures"], indent=1, sort_keys=True).encode()
+    )
+    numbers = {k: v for k, v in record["figures"].items() if isinstance(v, int | float)}
+    context.metrics.log({f"heldout/{name}": value for name, value in numbers.items()}, step=0)
+    filled = record["filled"]
+    rows = [[f["sentence"], *(f"{t} {p:.2f}" for t, p in f["answers"])] for f in filled]
+    answers = [f"answer {i + 1}" for i in range(TOP)]
+    figures = dict(record["figures"])
+    figures["filled"] = [[f["sentence"], [t for t, _ in f["answers"]]] for f in filled]
+    return Result(
+        figures=figures,
+        report=[
+            Table("Held-out figures", ["figure", "value"], [[k, v] for k, v in numbers.items()]),
+            Table("Masked sentences", ["sentence", *answers], rows),
+        ],
+        samples=[f"{f['sentence']}  ->  {', '.join(t for t, _ in f['answers'])}" for f in filled],
+    )
+
+
+def evaluate_model(
+    pretrain: Artifact,
+    mask: Artifact,
+    heldout: Artifact,
+    vocab: Artifact,
+    config: EvaluateConfig,
+    device: str,
+    threads: int,
+) -> Record:
+    """Runs in a Ray task; returns {"figures", "filled"}."""
+    import torch
+    from safetensors.torch import load
+
+    from model.bert import BertForPreTraining
+    from stages.training.device import choose_device, this_machine
+    from stages.training.evaluate import evaluate
+    from stages.training.loader import DataError, Limits, read_index
+    from stages.training.weights import set_weights
+
+    torch.set_num_threads(threads)
+    tokenizer = load_tokenizer(vocab)
+    shape = BertConfig(**json.loads(pretrain.read_bytes("model.json")))
+    model = BertForPreTraining(shape)
+    set_weights(model, load(pretrain.read_bytes("weights.safetensors")), "pretrain's weights")
+    model.to(choose_device(device, this_machine())).eval()
+    names = [f"{heldout.data}/{name}" for name in shard_files(heldout, "validation")]
+    digest = vocabulary_digest(tokenizer)
+    try:
+        figures = evaluate(
+            model,
+            heldout.fs,
+            read_index(heldout.fs, names),
+            Limits(
+                len(tokenizer.vocab),
+                shape.max_position_embeddings,
+                ((DIGEST_KEY.decode(), digest),),
+            ),
+            mask_token_id=tokenizer.vocab.index("[MASK]"),
+            label_counts=label_counts(mask, len(tokenizer.vocab)),
+            max_rows=config.max_rows,
+        )
+    except DataError as error:
+        raise JobFailed(str(error)) from None
+    values: dict[str, Any] = figures.values() | {
+        "rows": figures.rows,
+        "tokens": figures.tokens,
+        "labels": figures.all_labels.count,
+        "labels_mask_tokens": figures.mask_tokens.count,
+        "nats_under_unigram_mask_tokens": figures.mask_tokens.unigram_loss
+        - figures.mask_tokens.loss,
+    }
+    if figures.nsp is not None:
+        low, high = wilson(figures.nsp.correct, figures.nsp.pairs)
+        values |= {
+            "nsp_pairs": figures.nsp.pairs,
+            "nsp_accuracy_low": low,
+            "nsp_accuracy_high": high,
+            "nsp_majority_share": figures.nsp.majority_share,
+        }
+    values = {k: v for k, v in values.items() if not isinstance(v, float) or math.isfinite(v)}
+    filled = [fill_mask(model, vocab, sentence) for sentence in config.sentences]
+    return {"figures": values, "filled": filled}
+
+
+def label_counts(mask: Artifact, vocab_size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """[V] how often each id is a label in training: the unigram baseline."""
+    with mask.open(LABEL_COUNTS) as source:
+        table = pq.read_table(source)
+    counts = np.zeros(vocab_size, np.int64)
+    counts[table["id"].to_numpy()] = table["count"].to_numpy()
+    return counts
+
+
+def wilson(correct: int, count: int) -> tuple[float, float]:
+    """The 95 % score interval of a share (Wilson, 1927); (0, 1) for no observations."""
+    if count == 0:
+        return 0.0, 1.0
+    share, z2 = correct / count, Z_95**2
+    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+    half = Z_95 * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2)) / (1 + z2 / count)
+    return middle - half, middle + half
+
+
+def fill_mask(model: Any, vocab: Artifact, sentence: str) -> dict[str, Any]:
+    """The likeliest entries for the first `[MASK]` of a sentence, special tokens left out.
+
+    Here `[MASK]` is the token, as people expect; in a corpus it is letters and brackets.
+    """
+    import tokenizers
+    import torch
+
+    tokenizer = load_tokenizer(vocab)
+    length = model.config.max_position_embeddings
+    definition = tokenizer_files(tokenizer, length)["tokenizer.json"]
+    encoding = tokenizers.Tokenizer.from_str(definition.decode()).encode(sentence)
+    ids = torch.tensor(encoding.ids[:length])
+    places = (ids == tokenizer.vocab.index("[MASK]")).nonzero().flatten()
+    if not len(places):
+        raise JobFailed(f"evaluate.sentences: no [MASK] in {sentence!r}: put one where to fill in")
+    device = next(model.parameters()).device
+    with torch.no_grad():
+        output = model(
+            ids.to(device),
+            torch.zeros_like(ids).to(device),
+            torch.arange(len(ids)).to(device),
+            torch.tensor([0, len(ids)], dtype=torch.int32).to(device),
+            len(ids),
+            places[:1].to(device),
+        )
+    logits = output.mlm_logits[0].float().cpu()
+    logits[torch.from_numpy(~tokenizer.is_ordinary)] = -torch.inf
+    probabilities = logits.softmax(-1)
+    best = probabilities.topk(min(TOP, int(tokenizer.is_ordinary.sum())))
+    answers = [
+        [tokenizer.vocab[i], round(float(p), 4)]
+        for p, i in zip(best.values, best.indices.tolist(), strict=True)
+    ]
+    return {"sentence": sentence, "answers": answers}

@@ -1,0 +1,40 @@
+"""Stage export: weights and tokeniser -> a folder that `transformers` loads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from model.config import BertConfig
+from pipeline.stage import Context, Result
+from stages.text.tokenizer_files import tokenizer_files
+from stages.vocabulary_files import load_tokenizer
+
+
+def run(context: Context) -> Result:
+    """Write model.safetensors, config.json and the tokeniser's files."""
+    from safetensors.torch import load, save
+
+    from model.huggingface import to_huggingface
+
+    pretrain = context.inputs["pretrain"]
+    config = BertConfig(**json.loads(pretrain.read_bytes("model.json")))
+    weights = load(pretrain.read_bytes("weights.safetensors"))
+    tensors, described = to_huggingface(weights, config)
+    tokenizer = load_tokenizer(context.inputs["vocab"])
+    files: dict[str, bytes] = {
+        "config.json": (json.dumps(described, indent=2, sort_keys=True) + "\n").encode(),
+        "model.safetensors": save(tensors, {"format": "pt"}),
+        **tokenizer_files(tokenizer, config.max_position_embeddings),
+    }
+    context.progress.start(len(files), "files")
+    for name, data in files.items():
+        context.output.write_bytes(name, data)
+        context.progress.advance(1)
+    figures: dict[str, Any] = {
+        "folder": context.output.data,
+        "parameters": sum(tensor.numel() for tensor in weights.values()),
+        "bytes": sum(len(data) for data in files.values()),
+        "architecture": described["architectures"][0],
+    }
+    return Result(figures=figures)

@@ -1,0 +1,234 @@
+"""Stage mask: rows -> rows with masks in place, positions and labels beside."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.stage import Context, Histogram, Result, Table
+from pipeline.store import Artifact, ArtifactWriter
+from stages.config import MaskConfig
+from stages.pairs import ROW_GROUP_ROWS
+from stages.parallel import Record, run_jobs
+from stages.scratch import open_scratch, write_scratch
+from stages.tables import shard_files, write_table
+from stages.text.masking import MaskOptions, mask_table
+from stages.text.random import Stream
+from stages.vocabulary_files import check_vocabulary, load_tokenizer
+
+ID_COLUMNS = (
+    "input_ids.list.element",
+    "mlm_positions.list.element",
+    "mlm_labels.list.element",
+)
+LABEL_COUNTS = "label_counts.parquet"
+SAMPLES = 5
+
+
+def part_name(pairs: str, copy: int) -> str:
+    """Pairs part "train-c1-00003.parquet", mask copy 2 -> "train-c1m2-00003.parquet"."""
+    split, pass_, number = pairs.split("-", 2)
+    return f"{split}-{pass_}m{copy}-{number}"
+
+
+def run(context: Context) -> Result:
+    """Mask the rows of all parts that are not there yet."""
+    config = MaskConfig.model_validate(context.node.config["mask"])
+    pairs = context.inputs["pairs"]
+    wanted = [
+        {"pairs": name, "copy": copy}
+        for name in shard_files(pairs, context.node.config["split"])
+        for copy in range(config.copies)
+    ]
+    finished = context.output.finished()
+    jobs = [job for job in wanted if part_name(job["pairs"], job["copy"]) not in finished]
+    context.progress.start(len(wanted), "shards", done=len(wanted) - len(jobs))
+    vocab = context.inputs["vocab"]
+    arguments = {
+        "pairs": pairs,
+        "vocab": vocab,
+        "output": context.output,
+        "config": config,
+        "seed": context.node.config["seeds"]["mask"],
+    }
+    for record in run_jobs(context, "stages.mask:Masker", arguments, jobs):
+        context.progress.advance(1, rows=record["rows"])
+    parts = {
+        name: dict(part.figures)
+        for name, part in context.output.finished().items()
+        if name != LABEL_COUNTS
+    }
+    return _result(context, parts, config)
+
+
+class Masker:
+    """Masks one part of the pairs."""
+
+    def __init__(
+        self,
+        pairs: Artifact,
+        vocab: Artifact,
+        output: ArtifactWriter,
+        config: MaskConfig,
+        seed: int,
+    ) -> None:
+        self._pairs = pairs
+        self._output = output
+        self._seed = seed
+        self._tokenizer = load_tokenizer(vocab)
+        index = self._tokenizer.vocab.index
+        assert config.max_predictions is not None
+        self._options = MaskOptions(
+            cls_id=index("[CLS]"),
+            sep_id=index("[SEP]"),
+            mask_id=index("[MASK]"),
+            ordinary=self._tokenizer.is_ordinary,
+            continuation=self._tokenizer.is_continuation,
+            max_predictions=config.max_predictions,
+            strategy=config.strategy,
+            probability=config.probability,
+            mask_share=config.mask_share,
+            random_share=config.random_share,
+        )
+
+    def __call__(self, job: Record) -> Record:
+        """`job["pairs"]`: name of the part; `job["copy"]`: number of the mask."""
+        name, copy = job["pairs"], job["copy"]
+        figures: dict[str, Any] = {}
+        part = write_table(
+            self._output,
+            part_name(name, copy),
+            self._masked(name, copy, figures),
+            figures,
+            row_group_rows=ROW_GROUP_ROWS,
+            byte_stream_split=ID_COLUMNS,
+        )
+        return {"rows": part.rows}
+
+    def _masked(self, name: str, copy: int, figures: dict[str, Any]) -> Iterator[pa.Table]:
+        began = time.perf_counter()
+        stream = Stream(self._seed, "mask", name, copy)
+        total: Counter[str] = Counter()
+        labels = np.zeros(len(self._tokenizer.vocab), np.int64)
+        predicted: Counter[int] = Counter()
+        samples: list[str] = []
+        with pq.ParquetFile(self._pairs.open(name)) as file:
+            check_vocabulary(file.schema_arrow.metadata, self._tokenizer, f"{name} of the pairs")
+            row = 0
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group)
+                rows = np.arange(row, row + table.num_rows)
+                masked = mask_table(table.combine_chunks(), self._options, stream, rows)
+                row += table.num_rows
+                total.update(_tally(masked, self._options))
+                originals = masked["mlm_labels"].combine_chunks().flatten().to_numpy()
+                labels += np.bincount(originals, minlength=len(labels))
+                counts = np.diff(masked["mlm_labels"].combine_chunks().offsets.to_numpy())
+                predicted.update(dict(enumerate(np.bincount(counts).tolist())))
+                if not samples and "-00000" in name:
+                    samples = self._decode(masked.slice(0, SAMPLES))
+                yield masked
+        # Before the part's own record: a part that exists has its label counts.
+        used = np.flatnonzero(labels)
+        table = pa.table({"id": used.astype(np.uint32), "count": labels[used]})
+        write_scratch(self._output, f"labels/{part_name(name, copy)}", table)
+        figures |= dict(total) | {
+            "predicted": [predicted[i] for i in range(max(predicted, default=0) + 1)],
+            "samples": samples,
+            "seconds": time.perf_counter() - began,
+        }
+
+    def _decode(self, rows: pa.Table) -> list[str]:
+        vocab = self._tokenizer.vocab
+        out = []
+        for row in rows.to_pylist():
+            text = " ".join(vocab[i] for i in row["input_ids"]).replace(" ##", "")
+            answers = " ".join(vocab[i] for i in row["mlm_labels"])
+            label = {True: "IsNext", False: "NotNext", None: ""}[row["is_next"]]
+            out.append(f"{label} {text}  <-  {answers}")
+        return out
+
+
+def _tally(masked: pa.Table, options: MaskOptions) -> dict[str, int]:
+    """Counts over rows: tokens, labels, what stands there now, rows that are not as the rule says."""
+    ids = masked["input_ids"].combine_chunks()
+    labels = masked["mlm_labels"].combine_chunks()
+    lengths = np.diff(ids.offsets.to_numpy()).astype(np.int64)
+    counts = np.diff(labels.offsets.to_numpy()).astype(np.int64)
+    positions = masked["mlm_positions"].combine_chunks().flatten().to_numpy().astype(np.int64)
+    starts = (ids.offsets.to_numpy()[:-1] - ids.offsets.to_numpy()[0]).astype(np.int64)
+    shown = ids.flatten().to_numpy()[np.repeat(starts, counts) + positions]
+    originals = labels.flatten().to_numpy()
+    segments = np.where(masked["is_next"].is_valid().to_numpy(), 3, 2)
+    rule = np.minimum(options.quota(lengths), lengths - segments)
+    return {
+        "rows": len(lengths),
+        "tokens": int(lengths.sum()),
+        "labels_total": int(counts.sum()),
+        "shown/mask": int((shown == options.mask_id).sum()),
+        "shown/original": int((shown == originals).sum()),
+        "shown/random": int(((shown != options.mask_id) & (shown != originals)).sum()),
+        "rows_under_rule": int((counts < rule).sum()),
+        "rows_over_rule": int((counts > rule).sum()),
+    }
+
+
+def _label_counts(output: ArtifactWriter, names: list[str]) -> pa.Table:
+    """How often each id is a label, over all parts: the unigram baseline of a split."""
+    tables = []
+    for name in names:
+        with open_scratch(output, f"labels/{name}") as source:
+            tables.append(pq.read_table(source))
+    summed = pa.concat_tables(tables).group_by("id").aggregate([("count", "sum")])
+    return summed.rename_columns({"count_sum": "count"}).select(["id", "count"]).sort_by("id")
+
+
+def _result(
+    context: Context, parts: Mapping[str, Mapping[str, Any]], config: MaskConfig
+) -> Result:
+    total: Counter[str] = Counter()
+    predicted: Counter[int] = Counter()
+    for figures in parts.values():
+        total.update({k: v for k, v in figures.items() if isinstance(v, int)})
+        predicted.update(dict(enumerate(figures["predicted"])))
+    if LABEL_COUNTS not in context.output.finished():
+        table = _label_counts(context.output, list(parts))
+        write_table(context.output, LABEL_COUNTS, [table], row_group_rows=1 << 20, content=False)
+    count = max(1, total["labels_total"])
+    figures = {
+        "rows": total["rows"],
+        "tokens": total["tokens"],
+        "labels": total["labels_total"],
+        "masked_share": total["labels_total"] / max(1, total["tokens"]),
+        "share/mask": total["shown/mask"] / count,
+        "share/random": total["shown/random"] / count,
+        "share/original": total["shown/original"] / count,
+        "rows_under_rule": total["rows_under_rule"],
+        "rows_over_rule": total["rows_over_rule"],
+        "cap": config.max_predictions,
+        "seconds": sum(f["seconds"] for f in parts.values()),
+    }
+    intervals = [
+        [name, total[f"shown/{name}"], total[f"shown/{name}"] / count, wanted]
+        for name, wanted in (
+            ("mask", config.mask_share),
+            ("random", config.random_share),
+            ("original", 1 - config.mask_share - config.random_share),
+        )
+    ]
+    histogram = [predicted[i] for i in range(max(predicted, default=0) + 1)]
+    return Result(
+        figures=figures,
+        counts={"in": total["rows"], "out": total["rows"]},
+        report=[
+            Table("What stands at predicted positions", ["what", "n", "share", "rule"], intervals),
+            Histogram("Predictions a row", [float(i) for i in range(len(histogram) + 1)], histogram),
+        ],
+        samples=[sample for figures in parts.values() for sample in figures["samples"]][:20],
+    )

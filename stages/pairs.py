@@ -1,0 +1,277 @@
+"""Stage pairs: shards and a vocabulary -> rows `[CLS] A [SEP] B [SEP]`, or full sentences.
+
+One job a shard and copy: tokenise, plan over integers, gather. Partners never leave the shard, which
+is a random sample of the corpus; training and validation shards never meet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.stage import Context, Histogram, Result, StageError, Table
+from pipeline.store import Artifact, ArtifactWriter
+from stages.config import ObjectiveConfig, PairsConfig
+from stages.parallel import JobFailed, Record, run_jobs
+from stages.tables import shard_files, write_table
+from stages.text.full_sentences import SentencePlan, full_sentences
+from stages.text.pairing import NoPairsError, PairPlan, Sentences, make_pairs
+from stages.text.random import Stream
+from stages.text.rows import gather
+from stages.text.tokenizer_files import vocabulary_digest
+from stages.text.wordpiece import Difference, Encoded, Tokenizer
+from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
+
+ROW_GROUP_ROWS = 2048
+GATHER_ROWS = 16_384
+PARITY_DOCUMENTS = 64
+"""Documents of each shard that are also tokenised by `tokenizers`, id for id."""
+LEAST_VALIDATION_TOKENS = 10_000
+
+
+def part_name(shard: str, copy: int) -> str:
+    """ "train-00003.parquet", copy 1 -> "train-c1-00003.parquet"."""
+    split, _, number = shard.partition("-")
+    return f"{split}-c{copy}-{number}"
+
+
+def run(context: Context) -> Result:
+    """Make the rows of all shards and copies that are not there yet."""
+    config = PairsConfig.model_validate(context.node.config["pairs"])
+    objective = ObjectiveConfig.model_validate(context.node.config["objective"])
+    shard = context.inputs["shard"]
+    wanted: list[Record] = []
+    for name in shard_files(shard, "train"):
+        wanted += [{"shard": name, "copy": copy} for copy in range(config.copies)]
+    # One pass over held-out text is enough: it is never trained on.
+    wanted += [{"shard": name, "copy": 0} for name in shard_files(shard, "validation")]
+    finished = context.output.finished()
+    jobs = [job for job in wanted if part_name(job["shard"], job["copy"]) not in finished]
+    context.progress.start(len(wanted), "shards", done=len(wanted) - len(jobs))
+    arguments = {
+        "shard": shard,
+        "vocab": context.inputs["vocab"],
+        "output": context.output,
+        "config": config,
+        "nsp": objective.nsp,
+        "seed": context.node.config["seeds"]["pairs"],
+    }
+    for record in run_jobs(context, "stages.pairs:PairMaker", arguments, jobs):
+        context.progress.advance(1, rows=record["rows"])
+        for note in record["notes"]:
+            context.progress.note(note)
+    parts = {name: dict(part.figures) for name, part in context.output.finished().items()}
+    return _result(parts, objective.nsp, config)
+
+
+class PairMaker:
+    """Tokenises a shard, plans its pairs and writes its rows."""
+
+    def __init__(
+        self,
+        shard: Artifact,
+        vocab: Artifact,
+        output: ArtifactWriter,
+        config: PairsConfig,
+        nsp: bool,
+        seed: int,
+    ) -> None:
+        self._shard = shard
+        self._output = output
+        self._config = config
+        self._nsp = nsp
+        self._seed = seed
+        self._tokenizer = load_tokenizer(vocab)
+        self._metadata = {DIGEST_KEY: vocabulary_digest(self._tokenizer).encode()}
+
+    def __call__(self, job: Record) -> Record:
+        """`job["shard"]`: name of the shard's file; `job["copy"]`: number of the pass."""
+        name, copy = job["shard"], job["copy"]
+        began = time.perf_counter()
+        with self._shard.open(name) as source:
+            table = pq.read_table(source, columns=["document", "text", "sentence_ends"])
+        table = table.combine_chunks()
+        documents = table["document"].combine_chunks()
+        notes = self._check_parity(name, table["text"])
+        encoded = self._encode(table)
+        tokenised = time.perf_counter()
+        plan = self._plan(name, copy, encoded, documents)
+        planned = time.perf_counter()
+        figures = _figures(plan, encoded)
+        figures |= {
+            "bytes/in": table["text"].nbytes,
+            "seconds/tokenise": tokenised - began,
+            "seconds/pair": planned - tokenised,
+        }
+        part = write_table(
+            self._output,
+            part_name(name, copy),
+            self._rows(encoded, plan, documents, figures),
+            figures,
+            row_group_rows=ROW_GROUP_ROWS,
+            byte_stream_split=("input_ids.list.element",),
+        )
+        return {"rows": part.rows, "notes": notes}
+
+    def _check_parity(self, name: str, texts: pa.ChunkedArray) -> list[str]:
+        # A fast engine that differs anywhere is not used for this shard; the slow one defines ids.
+        sample = [str(text)[:20_000] for text in texts[:PARITY_DOCUMENTS].to_pylist()]
+        self._tokenizer.engine = "dictionary"
+        differences: list[Difference] = self._tokenizer.parity_check(sample)
+        if not differences:
+            return []
+        self._tokenizer.engine = "tokenizers"
+        example = differences[0].text[:80]
+        return [
+            f"{name}: the fast tokeniser differs from tokenizers on {len(differences)} of "
+            f"{len(sample)} documents (e.g. {example!r}); tokenizers is used for this shard"
+        ]
+
+    def _encode(self, table: pa.Table) -> Encoded:
+        return self._tokenizer.encode(
+            table["text"].combine_chunks(), table["sentence_ends"].combine_chunks()
+        )
+
+    def _plan(
+        self, name: str, copy: int, encoded: Encoded, documents: pa.Array
+    ) -> PairPlan | SentencePlan:
+        sentences = Sentences(
+            lengths=np.diff(encoded.sentence_offsets),
+            documents=encoded.document_offsets,
+            origins=documents.dictionary_encode().indices.to_numpy().astype(np.int64),
+            word_starts=~self._tokenizer.is_continuation[encoded.ids],
+        )
+        stream = Stream(self._seed, "pairs", name, copy)
+        config = self._config
+        try:
+            if not self._nsp:
+                return full_sentences(
+                    sentences, max_seq_length=config.max_seq_length, stream=stream
+                )
+            return make_pairs(
+                sentences,
+                max_seq_length=config.max_seq_length,
+                stream=stream,
+                balance=config.balance,
+                short_sequence_probability=config.short_sequence_probability,
+            )
+        except NoPairsError as error:
+            raise JobFailed(f"shard {name}: {error}") from None
+
+    def _rows(
+        self,
+        encoded: Encoded,
+        plan: PairPlan | SentencePlan,
+        documents: pa.Array,
+        figures: dict[str, Any],
+    ) -> Iterator[pa.Table]:
+        ids = self._tokenizer.vocab.index
+        cls_id, sep_id = ids("[CLS]"), ids("[SEP]")
+        began = time.perf_counter()
+        for low in range(0, len(plan), GATHER_ROWS):
+            yield gather(
+                encoded.ids,
+                plan,
+                documents,
+                cls_id=cls_id,
+                sep_id=sep_id,
+                vocabulary_size=len(self._tokenizer.vocab),
+                rows=slice(low, low + GATHER_ROWS),
+            ).replace_schema_metadata(self._metadata)
+        figures["seconds/gather_and_write"] = time.perf_counter() - began
+
+
+def _figures(plan: PairPlan | SentencePlan, encoded: Encoded) -> dict[str, Any]:
+    if isinstance(plan, PairPlan):
+        a = plan.a[:, 1] - plan.a[:, 0]
+        b = plan.b[:, 1] - plan.b[:, 0]
+        lengths = a + b + 3
+        pairs: dict[str, Any] = {
+            "not_next": int((~plan.is_next).sum()),
+            "tokens/is_next": int(lengths[plan.is_next].sum()),
+            "tokens/not_next": int(lengths[~plan.is_next].sum()),
+            "cut": int(plan.is_cut.sum()),
+        }
+    else:
+        segments = plan.segments[:, 1] - plan.segments[:, 0] + 1
+        lengths = np.add.reduceat(segments, plan.rows[:-1]) + 1 if len(plan) else np.zeros(0, int)
+        pairs = {}
+    return pairs | {
+        "rows": len(plan),
+        "tokens": int(lengths.sum()),
+        "lengths": np.bincount(lengths // 16).tolist(),
+        "counts": {unit: dict(reasons) for unit, reasons in plan.counts.items()},
+        "dropped_sentences": encoded.dropped_sentences,
+    }
+
+
+def _result(parts: Mapping[str, Mapping[str, Any]], nsp: bool, config: PairsConfig) -> Result:
+    figures: dict[str, Any] = {}
+    counts: dict[str, int] = {}
+    tables = []
+    for split in ("train", "validation"):
+        mine = {name: f for name, f in parts.items() if name.startswith(f"{split}-")}
+        total: Counter[str] = Counter()
+        reasons: dict[str, Counter[str]] = {}
+        for f in mine.values():
+            total.update({k: v for k, v in f.items() if isinstance(v, int)})
+            for unit, values in f["counts"].items():
+                reasons.setdefault(unit, Counter()).update(values)
+        figures |= {f"{name}/{split}": value for name, value in sorted(total.items())}
+        if nsp and total["rows"]:
+            worst = max(mine, key=lambda n: abs(mine[n]["rows"] - 2 * mine[n]["not_next"]))
+            figures |= {
+                f"not_next_share/{split}": total["not_next"] / total["rows"],
+                f"worst_shard_difference/{split}": abs(
+                    mine[worst]["rows"] - 2 * mine[worst]["not_next"]
+                ),
+                f"worst_shard/{split}": worst,
+                f"mean_tokens_is_next/{split}": total["tokens/is_next"]
+                / max(1, total["rows"] - total["not_next"]),
+                f"mean_tokens_not_next/{split}": total["tokens/not_next"]
+                / max(1, total["not_next"]),
+            }
+        if total["rows"]:
+            padded = total["rows"] * config.max_seq_length
+            figures[f"padding_avoided_share/{split}"] = 1 - total["tokens"] / padded
+        for unit, values in reasons.items():
+            rows = [[reason, n] for reason, n in sorted(values.items())]
+            tables.append(Table(f"{unit.capitalize()} of {split}", ["what became of it", "n"], rows))
+        for reason, n in reasons.get("tokens", {}).items():
+            key = {"in": "in", "used": "out"}.get(reason, reason)
+            counts[key] = counts.get(key, 0) + n
+    seconds = {
+        step: sum(f.get(f"seconds/{step}", 0.0) for f in parts.values())
+        for step in ("tokenise", "pair", "gather_and_write")
+    }
+    figures |= {f"seconds/{step}": value for step, value in seconds.items()}
+    figures["bytes/in"] = sum(f["bytes/in"] for f in parts.values())
+    if sum(seconds.values()):
+        figures["mb_per_second_core"] = figures["bytes/in"] / 1e6 / sum(seconds.values())
+    lengths = _sum_histograms([f["lengths"] for f in parts.values()])
+    if figures.get("tokens/validation", 0) < LEAST_VALIDATION_TOKENS:
+        raise StageError(
+            f"only {figures.get('tokens/validation', 0)} tokens are held out, at least "
+            f"{LEAST_VALIDATION_TOKENS} are needed for figures that mean something: raise "
+            "corpus.validation_share or give more text"
+        )
+    edges = [16.0 * i for i in range(len(lengths) + 1)]
+    return Result(
+        figures=figures,
+        counts=counts,
+        report=[*tables, Histogram("Tokens a row", edges, lengths, "tokens")],
+    )
+
+
+def _sum_histograms(histograms: list[list[int]]) -> list[int]:
+    total = [0] * max((len(h) for h in histograms), default=0)
+    for histogram in histograms:
+        for i, n in enumerate(histogram):
+            total[i] += n
+    return total

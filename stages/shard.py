@@ -1,0 +1,418 @@
+"""Stage shard: raw text -> clean documents in shards, validation documents apart.
+
+Two passes. The first reads, cleans, cuts into sentences and hashes, and leaves pieces sorted by the
+order key in the work folder. The driver then decides the cuts from keys and sizes alone, and the
+second pass merges the range of each shard out of all pieces. A kill loses at most the pieces and
+shards that were being made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.stage import Context, Histogram, Result, StageError, Table
+from pipeline.store import ArtifactWriter
+from stages.config import CorpusConfig
+from stages.parallel import Record, run_jobs
+from stages.raw import corpus_listing
+from stages.scratch import open_scratch, scratch_names, write_scratch
+from stages.tables import write_table
+from stages.text.cleaning import CleaningOptions, clean
+from stages.text.listing import Split, splits
+from stages.text.readers import UNREADABLE, Batch, ReadOptions, read
+from stages.text.sentences import sentence_ends
+from stages.text.sharding import document_rows, merge_shard, shard_cuts
+
+PIECE_BYTES = 32_000_000
+"""Cleaned text that the first pass holds before it writes a piece."""
+
+PIECE_ROW_GROUP = 256
+ROW_GROUP_ROWS = 1024
+EXAMPLES = 20
+"""Quarantined records kept for the report."""
+
+LEAST_VALIDATION_DOCUMENTS = 2
+
+
+def run(context: Context) -> Result:
+    """Read every split, decide the cuts, write every shard."""
+    config = _config(context)
+    jobs = _reading_jobs(context, config)
+    _check_readable(_tally(context, jobs), context.node.settings["corpus"])
+    cuts = _cuts(context, config)
+    _write_shards(context, config, cuts)
+    return _result(context, config, jobs)
+
+
+def _config(context: Context) -> CorpusConfig:
+    # What the fingerprint leaves out (paths, thresholds) stands in the settings.
+    return CorpusConfig.model_validate(
+        {**context.node.settings["corpus"], **context.node.config["corpus"]}
+    )
+
+
+def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
+    """First pass; returns the jobs of all splits, done before or now."""
+    listing = corpus_listing(config, Path.cwd())
+    if context.raw is not None and listing.fingerprint_entries() != list(context.raw.entries):
+        raise StageError(
+            "the corpus changed while the run began: run again, and it is listed anew"
+        )
+    work = splits(listing)
+    jobs = [{"number": i, "split": split.to_json()} for i, split in enumerate(work)]
+    done = scratch_names(context.output, "read")
+    missing = [job for job in jobs if f"{job['number']:05d}.json" not in done]
+    context.progress.start(
+        sum(s.bytes for s in work) / 1e6,
+        "MB read",
+        done=sum(work[i].bytes for i in range(len(jobs)) if jobs[i] not in missing) / 1e6,
+    )
+    arguments = {
+        "output": context.output,
+        "config": config,
+        "seed": context.node.config["seeds"]["split"],
+        "batch_bytes": int(context.node.settings["speed"]["batch_mb"] * 1e6),
+    }
+    for record in run_jobs(context, "stages.shard:Reader", arguments, missing):
+        context.progress.advance(record["stored_bytes"] / 1e6, documents=record["documents"])
+    return jobs
+
+
+class Reader:
+    """Reads, cleans, cuts and hashes one split."""
+
+    def __init__(
+        self, output: ArtifactWriter, config: CorpusConfig, seed: int, batch_bytes: int
+    ) -> None:
+        self._output = output
+        self._config = config
+        self._seed = seed
+        self._batch_bytes = batch_bytes
+
+    def __call__(self, job: Record) -> Record:
+        """`job["split"]`: what to read; `job["number"]` names the pieces."""
+        number, split = job["number"], Split.from_json(job["split"])
+        tally = _Tally()
+        held: list[pa.Table] = []
+        held_bytes = 0
+        pieces = 0
+        options = ReadOptions(
+            text_field=self._config.text_field,
+            encoding=self._config.encoding,
+            batch_bytes=self._batch_bytes,
+        )
+        began = time.perf_counter()
+        for batch in read(split, options):
+            tally.seconds["read"] += time.perf_counter() - began
+            table = self._rows(batch, split, tally)
+            held.append(table)
+            held_bytes += table["text"].nbytes
+            if held_bytes >= PIECE_BYTES:
+                self._write(f"{number:05d}-{pieces:03d}", held)
+                held, held_bytes, pieces = [], 0, pieces + 1
+            began = time.perf_counter()
+        if held:
+            self._write(f"{number:05d}-{pieces:03d}", held)
+            pieces += 1
+        record = tally.to_json() | {"pieces": pieces}
+        self._output.files.write(
+            f"{self._output.work}/read/{number:05d}.json", json.dumps(record).encode()
+        )
+        return {"stored_bytes": split.bytes, "documents": tally.counts["documents"]}
+
+    def _rows(self, batch: Batch, split: Split, tally: _Tally) -> pa.Table:
+        config = self._config
+        tally.counts["in"] += batch.records
+        tally.counts["bytes_in"] += batch.bytes
+        tally.reject(batch.rejects)
+        tally.quarantine([dataclasses.asdict(e) for e in batch.examples])
+        began = time.perf_counter()
+        lines = split.format == "sentences"
+        cleaned = clean(
+            batch.documents["text"], CleaningOptions(unwrap=config.unwrap and not lines)
+        )
+        tally.cleaning.update(cleaned.counts)
+        characters = pc.utf8_length(cleaned.texts)
+        empty = pc.equal(characters, 0)
+        short = pc.and_(pc.invert(empty), pc.less(characters, config.min_characters))
+        tally.reject(
+            {
+                "empty": pc.sum(empty).as_py() or 0,
+                "too_short": pc.sum(short).as_py() or 0,
+            }
+        )
+        keep = pc.invert(pc.or_(empty, short))
+        documents = batch.documents.set_column(
+            batch.documents.schema.get_field_index("text"), "text", cleaned.texts
+        ).filter(keep)
+        texts = documents.column("text")
+        cleaned_at = time.perf_counter()
+        ends = sentence_ends(texts, "lines" if lines else config.sentences)
+        split_at = time.perf_counter()
+        rows = document_rows(
+            documents,
+            ends,
+            seed=self._seed,
+            validation_share=config.validation_share,
+            max_document_bytes=config.max_document_bytes,
+        )
+        tally.counts["documents"] += documents.num_rows
+        tally.counts["sentences"] += len(ends.values)
+        tally.counts["bytes_cleaned"] += texts.nbytes
+        tally.seconds["clean"] += cleaned_at - began
+        tally.seconds["sentences"] += split_at - cleaned_at
+        tally.seconds["hash"] += time.perf_counter() - split_at
+        return rows
+
+    def _write(self, name: str, tables: list[pa.Table]) -> None:
+        table = pa.concat_tables(tables).combine_chunks()
+        table = table.take(pc.sort_indices(table, sort_keys=[("key", "ascending")]))
+        sized = table.append_column("size", pc.binary_length(table["text"]))
+        write_scratch(
+            self._output, f"pieces/{name}.parquet", sized, row_group_size=PIECE_ROW_GROUP
+        )
+
+
+class _Tally:
+    """What became of the records of a split; adds up."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.rejects: Counter[str] = Counter()
+        self.cleaning: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()
+        self.examples: list[dict[str, str]] = []
+
+    def reject(self, reasons: Mapping[str, int]) -> None:
+        self.rejects.update({reason: n for reason, n in reasons.items() if n})
+
+    def quarantine(self, examples: list[dict[str, str]]) -> None:
+        self.examples = (self.examples + examples)[:EXAMPLES]
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items()}
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        for name in ("counts", "rejects", "cleaning", "seconds"):
+            getattr(self, name).update(record[name])
+        self.quarantine(record["examples"])
+
+
+def _tally(context: Context, jobs: list[Record]) -> _Tally:
+    tally = _Tally()
+    output = context.output
+    for job in jobs:
+        data = output.files.read(f"{output.work}/read/{job['number']:05d}.json")
+        assert data is not None
+        tally.add(json.loads(data))
+    return tally
+
+
+def _check_readable(tally: _Tally, settings: Mapping[str, Any]) -> None:
+    bad = sum(n for reason, n in tally.rejects.items() if reason in UNREADABLE)
+    share = bad / max(1, tally.counts["in"])
+    if share > settings["max_unreadable_share"]:
+        reasons = ", ".join(f"{n} {r}" for r, n in tally.rejects.items() if r in UNREADABLE)
+        examples = "; ".join(
+            f"{e['source']} {e['where']}: {e['detail']}" for e in tally.examples[:3]
+        )
+        raise StageError(
+            f"{bad} of {tally.counts['in']} documents could not be read ({reasons}), more than "
+            f"corpus.max_unreadable_share={settings['max_unreadable_share']:g} allows. "
+            f"Examples: {examples}"
+        )
+    if not tally.counts["documents"]:
+        reasons = ", ".join(f"{n} {reason}" for reason, n in tally.rejects.items()) or "none found"
+        raise StageError(
+            f"no document is left of {tally.counts['in']} ({reasons}): "
+            "check corpus.paths, corpus.format and corpus.min_characters"
+        )
+
+
+def _cuts(context: Context, config: CorpusConfig) -> dict[str, np.ndarray[Any, Any]]:
+    """First keys of the shards of each side, from (key, size) of all rows: 13 bytes a document."""
+    keys, sizes, held_out, parts = [], [], [], []
+    for name in sorted(scratch_names(context.output, "pieces")):
+        with open_scratch(context.output, f"pieces/{name}") as source:
+            table = pq.read_table(source, columns=["key", "size", "validation", "part"])
+        keys.append(table["key"].to_numpy())
+        sizes.append(table["size"].to_numpy())
+        held_out.append(table["validation"].to_numpy(zero_copy_only=False))
+        parts.append(table["part"].to_numpy())
+    key, size = np.concatenate(keys), np.concatenate(sizes)
+    validation, part = np.concatenate(held_out), np.concatenate(parts)
+    first = part == 0
+    documents = {
+        "train": len(np.unique(key[first & ~validation])),
+        "validation": len(np.unique(key[first & validation])),
+    }
+    total = sum(documents.values())
+    if total < 2:
+        raise StageError(
+            "the corpus holds one document only: NotNext pairs and a validation split need at "
+            "least two. Give more documents, or split it (corpus.format=sentences: a blank line "
+            "between documents)"
+        )
+    for side, least in (("validation", LEAST_VALIDATION_DOCUMENTS), ("train", 1)):
+        if documents[side] < least:
+            raise StageError(
+                f"{documents[side]} of {total} documents fell to the {side} side: set "
+                "corpus.validation_share so that both sides get some (now "
+                f"{config.validation_share:g}), or give more documents"
+            )
+    return {
+        "train": shard_cuts(
+            key[~validation], size[~validation], config.shard_bytes, config.shards
+        ),
+        "validation": shard_cuts(key[validation], size[validation], config.shard_bytes),
+    }
+
+
+def _write_shards(
+    context: Context, config: CorpusConfig, cuts: Mapping[str, np.ndarray[Any, Any]]
+) -> None:
+    """Second pass."""
+    pieces = sorted(scratch_names(context.output, "pieces"))
+    jobs = []
+    for side, keys in cuts.items():
+        bounds = [0, *(int(k) for k in keys), 2**64]
+        jobs += [
+            {"name": f"{side}-{i:05d}.parquet", "side": side, "low": bounds[i], "high": bounds[i + 1]}
+            for i in range(len(bounds) - 1)
+        ]
+    finished = context.output.finished()
+    missing = [job for job in jobs if job["name"] not in finished]
+    context.progress.start(len(jobs), "shards", done=len(jobs) - len(missing))
+    arguments = {
+        "output": context.output,
+        "pieces": pieces,
+        "deduplicate": config.deduplicate,
+    }
+    for record in run_jobs(context, "stages.shard:Merger", arguments, missing):
+        context.progress.advance(1, documents=record["documents"])
+
+
+class Merger:
+    """Merges the range of one shard out of all pieces."""
+
+    def __init__(self, output: ArtifactWriter, pieces: list[str], deduplicate: bool) -> None:
+        self._output = output
+        self._pieces = pieces
+        self._deduplicate = deduplicate
+
+    def __call__(self, job: Record) -> Record:
+        """`job["low"]` <= key < `job["high"]`, of `job["side"]`, become `job["name"]`."""
+        began = time.perf_counter()
+        tables = [t for piece in self._pieces for t in self._range(piece, job)]
+        shard = merge_shard(tables, self._deduplicate)
+        rows = shard.rows
+        figures: dict[str, Any] = {
+            **shard.counts,
+            "bytes": pc.sum(pc.binary_length(rows["text"])).as_py() or 0,
+            "sentences": len(rows["sentence_ends"].combine_chunks().values),
+        }
+        # Where documents came from stands outside the content: a moved file changes no shard.
+        write_table(
+            self._output,
+            f"provenance/{job['name']}",
+            [shard.provenance],
+            row_group_rows=1 << 20,
+            content=False,
+        )
+        figures["seconds"] = time.perf_counter() - began
+        write_table(self._output, job["name"], [rows], figures, row_group_rows=ROW_GROUP_ROWS)
+        return {"documents": shard.counts["documents"]}
+
+    def _range(self, piece: str, job: Record) -> Iterator[pa.Table]:
+        wanted = job["side"] == "validation"
+        with pq.ParquetFile(open_scratch(self._output, f"pieces/{piece}")) as file:
+            column = file.schema_arrow.get_field_index("key")
+            for group in range(file.num_row_groups):
+                statistics = file.metadata.row_group(group).column(column).statistics
+                if statistics.max < job["low"] or statistics.min >= job["high"]:
+                    continue
+                table = file.read_row_group(group)
+                keys = table["key"].to_numpy()
+                mine = keys >= np.uint64(job["low"])
+                if job["high"] < 2**64:
+                    mine &= keys < np.uint64(job["high"])
+                mine &= table["validation"].to_numpy(zero_copy_only=False) == wanted
+                yield table.filter(pa.array(mine)).drop_columns(["size"])
+
+
+def _result(context: Context, config: CorpusConfig, jobs: list[Record]) -> Result:
+    tally = _tally(context, jobs)
+    parts = {n: p for n, p in context.output.finished().items() if p.digest is not None}
+    sides = {
+        side: [p for n, p in parts.items() if n.startswith(f"{side}-")]
+        for side in ("train", "validation")
+    }
+    total: Counter[str] = Counter()
+    figures: dict[str, Any] = {}
+    for side, shards in sides.items():
+        sizes = [p.figures["bytes"] for p in shards]
+        for p in shards:
+            total.update({k: v for k, v in p.figures.items() if isinstance(v, int)})
+        figures |= {
+            f"shards/{side}": len(shards),
+            f"documents/{side}": sum(p.figures["documents"] for p in shards),
+            f"parts/{side}": sum(p.figures["rows"] for p in shards),
+            f"bytes/{side}": sum(sizes),
+            f"largest_shard_over_mean/{side}": max(sizes) * len(sizes) / max(1, sum(sizes)),
+        }
+    seconds = dict(tally.seconds) | {"merge": sum(p.figures["seconds"] for p in parts.values())}
+    figures |= {
+        "bytes/in": tally.counts["bytes_in"],
+        "bytes/cleaned": tally.counts["bytes_cleaned"],
+        "sentences": total["sentences"],
+        "duplicates": total["duplicate_documents"],
+        **{f"seconds/{step}": value for step, value in seconds.items()},
+        **{f"cleaned/{step}": value for step, value in tally.cleaning.items()},
+        "mb_per_second_core": tally.counts["bytes_in"] / 1e6 / max(1e-9, sum(seconds.values())),
+    }
+    counts = {
+        "in": tally.counts["in"],
+        "out": total["documents"],
+        "duplicate": total["duplicate_documents"],
+        **{reason: n for reason, n in tally.rejects.items()},
+    }
+    quarantine = json.dumps(tally.examples, indent=1, ensure_ascii=False).encode()
+    context.output.write_bytes("quarantine.json", quarantine, content=False)
+    sizes = [p.figures["bytes"] / 1e6 for p in sides["train"]]
+    counted, edges = np.histogram(sizes, bins=min(20, max(1, math.isqrt(len(sizes)) * 4)))
+    return Result(
+        figures=figures,
+        counts=counts,
+        report=[
+            Table(
+                "Documents that were left out (examples)",
+                ["reason", "source", "where", "detail", "snippet"],
+                [
+                    [e["reason"], e["source"], e["where"], e["detail"], e["snippet"]]
+                    for e in tally.examples
+                ],
+            ),
+            Histogram("Training shards by size", edges.tolist(), counted.tolist(), "MB"),
+        ],
+        samples=_samples(context, parts),
+    )
+
+
+def _samples(context: Context, parts: Mapping[str, Any]) -> list[str]:
+    """The beginnings of a few documents."""
+    name = next(iter(sorted(n for n in parts if n.startswith("train-"))))
+    with pq.ParquetFile(context.output.fs.open_input_file(f"{context.output.data}/{name}")) as file:
+        batch = next(file.iter_batches(batch_size=5, columns=["text"]))
+    return [str(text)[:400] for text in batch.column(0).to_pylist()]

@@ -1,0 +1,66 @@
+"""How stages write and read the Parquet files of their artifacts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.artifact import Part
+from pipeline.digest import TableDigest
+from pipeline.store import Artifact, ArtifactWriter
+
+COMPRESSION = "zstd"
+
+
+def shard_files(artifact: Artifact, split: str) -> list[str]:
+    """Names of the shards of "train" or "validation", in order."""
+    return [name for name in artifact.files() if name.startswith(f"{split}-")]
+
+
+def write_table(
+    output: ArtifactWriter,
+    name: str,
+    tables: Iterable[pa.Table],
+    figures: Mapping[str, Any] | None = None,
+    *,
+    row_group_rows: int,
+    content: bool = True,
+    byte_stream_split: tuple[str, ...] = (),
+) -> Part:
+    """Write tables of one schema as one Parquet part, with row groups of bounded size.
+
+    Args:
+        figures: kept in the part's record; looked at after the last table, so that a generator of
+            tables may still fill it in.
+        row_group_rows: rows a row group; each table is cut into groups of so many.
+        byte_stream_split: leaf columns that are integers without repetition (ids): cheaper and
+            smaller so than with a dictionary.
+    """
+    rows = 0
+    writer: pq.ParquetWriter | None = None
+    with output.part(name, content=content) as part:
+        digest: TableDigest | None = None
+        for table in tables:
+            if writer is None:
+                digest = TableDigest(table.schema)
+                writer = pq.ParquetWriter(
+                    part.stream,
+                    table.schema,
+                    compression=COMPRESSION,
+                    use_dictionary=not byte_stream_split,
+                    column_encoding=dict.fromkeys(byte_stream_split, "BYTE_STREAM_SPLIT") or None,
+                )
+            assert digest is not None
+            digest.update(table)
+            writer.write_table(table, row_group_size=row_group_rows)
+            rows += table.num_rows
+        if writer is None or digest is None:
+            raise ValueError(f"{name}: no table to write")
+        schema = writer.schema
+        writer.close()
+        part.finish(digest=digest.hexdigest(), rows=rows, figures=figures, schema=schema)
+    assert part.result is not None
+    return part.result

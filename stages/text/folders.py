@@ -1,0 +1,81 @@
+"""Walking folders: globs, hidden names, links and loops. Nothing is opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+WILDCARDS = "*?["
+
+
+def split_glob(path: str) -> tuple[str, tuple[str, ...]]:
+    """The folder before the first wildcard, and the parts of the pattern below it."""
+    parts = Path(path).parts
+    first = next(i for i, part in enumerate(parts) if any(c in part for c in WILDCARDS))
+    return str(Path(*parts[:first])), parts[first:]
+
+
+def _matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_matches(parts[i:], pattern[1:]) for i in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+def _leads_to_match(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Whether a folder is, or may hold, something that the pattern names."""
+    if not parts or not pattern or pattern[0] == "**":
+        return True
+    return fnmatchcase(parts[0], pattern[0]) and _leads_to_match(parts[1:], pattern[1:])
+
+
+def walk(top: str, pattern: tuple[str, ...]) -> Iterator[tuple[str, bool, str]]:
+    """Yield (path, named by the pattern, problem or "") below `top`, each folder once."""
+    seen: set[str] = set()
+    stack: list[tuple[str, tuple[str, ...]]] = [(top, ())]
+    while stack:
+        folder, above = stack.pop()
+        real = os.path.realpath(folder)
+        if real in seen:
+            yield folder, False, "a link to a folder that is listed already"
+            continue
+        seen.add(real)
+        try:
+            with os.scandir(folder) as scan:
+                items = sorted(scan, key=lambda item: item.name)
+        except OSError as error:
+            yield folder, False, f"cannot be opened: {error.strerror}"
+            continue
+        deeper = []
+        for item in items:
+            parts = (*above, item.name)
+            is_folder = item.is_dir()
+            if is_folder and not _leads_to_match(parts, pattern):
+                continue
+            if item.name.startswith("."):
+                yield item.path, False, "hidden"
+            elif is_folder:
+                deeper.append((item.path, parts))
+            elif not pattern:
+                yield item.path, False, ""
+            elif _matches(parts, pattern):
+                yield item.path, True, ""
+            elif any(_matches(parts[:i], pattern) for i in range(1, len(parts))):
+                yield item.path, False, ""
+        stack.extend(reversed(deeper))
+
+
+def regular_file(path: str) -> tuple[os.stat_result | None, str]:
+    """What `stat` says of a regular file, or None and the reason why it is not read."""
+    try:
+        info = Path(path).stat()
+    except OSError as error:
+        link = Path(path).is_symlink()
+        return None, "a broken link" if link else f"cannot be opened: {error.strerror}"
+    if not stat.S_ISREG(info.st_mode):
+        return None, "not a regular file"
+    return info, ""

@@ -1,0 +1,314 @@
+"""IsNext/NotNext pairs and full sentences of a shard: plans over integers.
+
+Tokens are touched only at the end, by `rows.gather`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stages.text.chunks import Sentences, draw_targets, make_chunks
+from stages.text.exchange import exchange
+from stages.text.random import Stream
+from stages.text.reference_pairs import reference_pairs
+from stages.text.truncation import truncate_spans, truncated_lengths
+
+__all__ = ["NoPairsError", "PairPlan", "Sentences", "SingleOriginError", "make_pairs"]
+
+Int64s = NDArray[np.int64]
+Counts = Mapping[str, Mapping[str, int]]
+"""unit ("documents", "sentences", "tokens") -> "in", "used" and reasons; in = used + reasons."""
+
+
+class NoPairsError(ValueError):
+    """Nothing in the shard can become a pair; `counts` says what was lost and why."""
+
+    def __init__(self, message: str, counts: Counts) -> None:
+        super().__init__(message)
+        self.counts = counts
+
+
+class SingleOriginError(NoPairsError):
+    """All text of the shard is of one origin: no NotNext partner exists."""
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """The pairs of a shard, one row each, in their final order.
+
+    Positions count tokens over the shard's flat ids; ranges are half-open.
+
+    Attributes:
+        a, b: [n, 2] token ranges of A and B.
+        a_before, b_before: [n, 2] the same before truncation. IsNext: a_before[:, 1] is
+            b_before[:, 0].
+        is_next: [n] whether B followed A.
+        document, partner: [n] document of A and of B (equal for IsNext).
+        a_sentences, b_sentences: [n] sentences of A and B before truncation; 1 and 1 for a
+            sentence that was cut in two.
+        is_cut: [n] whether A and B are halves of sentences.
+        counts: what came in, what is used, and what is not, by reason: `empty`,
+            `single_sentence` (a sentence alone in its document and too short to cut),
+            `no_partner` (no chunk of like length from another origin was left), and for tokens
+            `truncated`. A document or sentence is used when any row takes part of it.
+    """
+
+    a: Int64s
+    b: Int64s
+    a_before: Int64s
+    b_before: Int64s
+    is_next: NDArray[np.bool_]
+    document: Int64s
+    partner: Int64s
+    a_sentences: Int64s
+    b_sentences: Int64s
+    is_cut: NDArray[np.bool_]
+    counts: Counts
+
+    def __len__(self) -> int:
+        return len(self.is_next)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Rows before truncation: token ranges [n, 2], first sentences and sentence counts [n]."""
+
+    a: Int64s
+    b: Int64s
+    a_first: Int64s
+    b_first: Int64s
+    a_sentences: Int64s
+    b_sentences: Int64s
+    is_next: NDArray[np.bool_]
+    is_cut: NDArray[np.bool_]
+
+
+def make_pairs(
+    sentences: Sentences,
+    *,
+    max_seq_length: int,
+    stream: Stream,
+    balance: Literal["exact", "reference"] = "exact",
+    short_sequence_probability: float = 0.1,
+) -> PairPlan:
+    """Plan a shard's pairs.
+
+    Args:
+        sentences: the shard.
+        max_seq_length: tokens of a row at most, `[CLS]` and two `[SEP]` included.
+        stream: named by seed, stage, shard and copy; the plan is a function of it and the input.
+        balance: exact: NotNext by exchange, half and half (counts differ by one at most);
+            reference: google-research/bert's law (more NotNext, each B drawn anew).
+        short_sequence_probability: share of documents with a random shorter target.
+
+    Raises:
+        SingleOriginError: the shard holds text of one origin only.
+        NoPairsError: no pair could be made.
+        ValueError: max_seq_length below 8.
+    """
+    if max_seq_length < 8:
+        raise ValueError(f"max_seq_length={max_seq_length} leaves no room for pairs: at least 8")
+    room = max_seq_length - 3
+    filled = sentences.without_empty()
+    _require_two_origins(sentences, filled)
+    targets = draw_targets(
+        len(filled.origins), room, short_sequence_probability, stream.child("targets")
+    )
+    if balance == "exact":
+        pairs, lost = _exact(filled, targets, room, stream)
+    else:
+        pairs, lost = _reference(filled, targets, stream), np.zeros(0, dtype=np.int64)
+    if not len(pairs.is_next):
+        raise NoPairsError(
+            "no sentence pair can be made of this shard: its documents are single short sentences. "
+            "Give longer documents, or set objective.nsp: false to train without pairs",
+            _counts(sentences, filled, pairs, np.zeros((0, 2), dtype=np.int64), lost),
+        )
+    return _finish(sentences, filled, pairs, lost, room, stream)
+
+
+def _require_two_origins(sentences: Sentences, filled: Sentences) -> None:
+    origins = np.unique(filled.origins[np.diff(filled.documents) > 0])
+    if len(origins) >= 2:
+        return
+    nothing = np.zeros(0, dtype=np.int64)
+    none = nothing.astype(np.bool_)
+    empty = nothing.reshape(0, 2)
+    rows = _Pairs(empty, empty, nothing, nothing, nothing, nothing, none, none)
+    counts = _counts(sentences, filled, rows, empty, nothing)
+    if not len(origins):
+        raise NoPairsError(
+            "this shard holds no tokens, so no pair can be made: check the corpus "
+            "(objective.nsp: false would not help)",
+            counts,
+        )
+    raise SingleOriginError(
+        "all text of this shard comes from one document, so no NotNext pair can be made: "
+        "give more documents or fewer shards, or set objective.nsp: false to train without pairs",
+        counts,
+    )
+
+
+def _exact(
+    sentences: Sentences, targets: Int64s, room: int, stream: Stream
+) -> tuple[_Pairs, Int64s]:
+    """Pairs by exchange, and the sentences lost as single ones."""
+    chunks = make_chunks(sentences, targets, room)
+    count = chunks.last - chunks.first
+    whole = chunks.cut < 0
+    a_count = np.ones(len(count), dtype=np.int64)
+    a_count[whole] += stream.child("splits").below(count[whole] - 1)
+    b_first = np.where(whole, chunks.first + a_count, chunks.first)
+    b_count = np.where(whole, count - a_count, 1)
+    start = sentences.offsets[chunks.first]
+    middle = np.where(whole, sentences.offsets[b_first], chunks.cut)
+    end = sentences.offsets[chunks.last]
+    _, b_kept = truncated_lengths(middle - start, end - middle, room)
+    chosen = exchange(
+        kinds=(~whole).astype(np.int64),
+        likeness=((b_kept < end - middle).astype(np.int64), b_kept, b_count, a_count),
+        origins=sentences.origins[sentences.document_of[chunks.first]],
+        stream=stream.child("exchange"),
+    )
+    i = np.flatnonzero(chosen >= 0)
+    j = chosen[i]
+    pairs = _Pairs(
+        a=np.stack([start[i], middle[i]], axis=1),
+        b=np.stack([middle[j], end[j]], axis=1),
+        a_first=chunks.first[i],
+        b_first=b_first[j],
+        a_sentences=a_count[i],
+        b_sentences=b_count[j],
+        is_next=i == j,
+        is_cut=~whole[i],
+    )
+    return pairs, chunks.lost
+
+
+def _reference(sentences: Sentences, targets: Int64s, stream: Stream) -> _Pairs:
+    drawn = reference_pairs(sentences, targets, stream.child("walk"))
+    return _Pairs(
+        a=sentences.offsets[drawn.a],
+        b=sentences.offsets[drawn.b],
+        a_first=drawn.a[:, 0],
+        b_first=drawn.b[:, 0],
+        a_sentences=drawn.a[:, 1] - drawn.a[:, 0],
+        b_sentences=drawn.b[:, 1] - drawn.b[:, 0],
+        is_next=drawn.is_next,
+        is_cut=np.zeros(len(drawn.is_next), dtype=np.bool_),
+    )
+
+
+def _finish(
+    sentences: Sentences,
+    filled: Sentences,
+    pairs: _Pairs,
+    lost: Int64s,
+    room: int,
+    stream: Stream,
+) -> PairPlan:
+    """Truncate, count and shuffle."""
+    a_kept, b_kept = truncated_lengths(
+        pairs.a[:, 1] - pairs.a[:, 0], pairs.b[:, 1] - pairs.b[:, 0], room
+    )
+    sides = stream.child("sides")
+    a = truncate_spans(pairs.a, a_kept, sides)
+    b = truncate_spans(pairs.b, b_kept, sides)
+    counts = _counts(sentences, filled, pairs, np.concatenate([a, b]), lost)
+    order = stream.child("order").permutation(len(a))
+    return PairPlan(
+        a=a[order],
+        b=b[order],
+        a_before=pairs.a[order],
+        b_before=pairs.b[order],
+        is_next=pairs.is_next[order],
+        document=filled.document_of[pairs.a_first[order]],
+        partner=filled.document_of[pairs.b_first[order]],
+        a_sentences=pairs.a_sentences[order],
+        b_sentences=pairs.b_sentences[order],
+        is_cut=pairs.is_cut[order],
+        counts=counts,
+    )
+
+
+def _counts(
+    sentences: Sentences, filled: Sentences, pairs: _Pairs, spans: Int64s, lost: Int64s
+) -> Counts:
+    """Account for every document, sentence and token that came in.
+
+    Args:
+        sentences, filled: the shard with and without empty sentences.
+        pairs: the rows.
+        spans: [m, 2] token ranges that the rows hold.
+        lost: sentences (of `filled`) that stood alone.
+    """
+    total = len(filled.lengths)
+    firsts = np.concatenate([pairs.a_first, pairs.b_first])
+    lasts = firsts + np.concatenate([pairs.a_sentences, pairs.b_sentences])
+    used = _covered(firsts, lasts, total)
+    single = np.zeros(total, dtype=np.bool_)
+    single[lost] = True
+    unpaired = ~used & ~single
+    before = np.concatenate([pairs.a, pairs.b])
+    tokens_in = int(filled.offsets[-1])
+    tokens_before = _union_size(before)
+    tokens_used = _union_size(spans)
+    tokens_single = int(filled.lengths[lost].sum())
+    documents = {
+        name: _documents_with(filled, flags)
+        for name, flags in (("used", used), ("no_partner", unpaired), ("single_sentence", single))
+    }
+    document_used = documents["used"]
+    document_unpaired = documents["no_partner"] & ~document_used
+    document_single = documents["single_sentence"] & ~document_used & ~document_unpaired
+    document_count = len(sentences.origins)
+    found = int(np.count_nonzero(document_used | document_unpaired | document_single))
+    return {
+        "documents": {
+            "in": document_count,
+            "used": int(np.count_nonzero(document_used)),
+            "empty": document_count - found,
+            "single_sentence": int(np.count_nonzero(document_single)),
+            "no_partner": int(np.count_nonzero(document_unpaired)),
+        },
+        "sentences": {
+            "in": len(sentences.lengths),
+            "used": int(np.count_nonzero(used)),
+            "empty": len(sentences.lengths) - total,
+            "single_sentence": len(lost),
+            "no_partner": int(np.count_nonzero(unpaired)),
+        },
+        "tokens": {
+            "in": tokens_in,
+            "used": tokens_used,
+            "truncated": tokens_before - tokens_used,
+            "single_sentence": tokens_single,
+            "no_partner": tokens_in - tokens_before - tokens_single,
+        },
+    }
+
+
+def _covered(starts: Int64s, ends: Int64s, size: int) -> NDArray[np.bool_]:
+    """[size] whether any [start, end) holds a position."""
+    steps = np.bincount(starts, minlength=size + 1) - np.bincount(ends, minlength=size + 1)
+    covered: NDArray[np.bool_] = np.cumsum(steps[:size]) > 0
+    return covered
+
+
+def _union_size(spans: Int64s) -> int:
+    """Positions that lie in at least one of the [start, end) rows of `spans`."""
+    ordered = spans[np.argsort(spans[:, 0], kind="stable")]
+    reached = np.maximum.accumulate(ordered[:, 1])
+    before = np.concatenate((ordered[:1, 0], reached[:-1]))
+    return int(np.maximum(0, ordered[:, 1] - np.maximum(ordered[:, 0], before)).sum())
+
+
+def _documents_with(sentences: Sentences, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[D] whether any sentence of a document is flagged."""
+    before = np.concatenate(([0], np.cumsum(flags, dtype=np.int64)))
+    return before[sentences.documents[1:]] > before[sentences.documents[:-1]]

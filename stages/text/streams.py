@@ -1,0 +1,165 @@
+"""Byte streams of files: decompressed piece by piece, in UTF-8, cut into lines of bounded length.
+
+Whatever can be read of a damaged file is given; then `DamagedFile` says what is wrong.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+PIECE_BYTES = 256 * 1024
+
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    # UTF-32 first: its mark starts with UTF-16's.
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+class DamagedFile(Exception):  # noqa: N818 - says what the file is
+    """A file cannot be read to its end.
+
+    Attributes:
+        reason: "unreadable" (cannot be opened), "truncated" (ends too early), "damaged" (its
+            compression or structure is broken) or "undecodable" (not in the encoding declared).
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def read_pieces(path: str, compression: str = "") -> Iterator[bytes]:
+    """Yield a file's content in pieces, decompressed.
+
+    Args:
+        path: of a regular file.
+        compression: "gzip", "bz2", "xz", "zstd" or "".
+
+    Raises:
+        DamagedFile: at the place where reading on fails.
+    """
+    try:
+        stream = _open(path, compression)
+    except OSError as error:
+        raise DamagedFile("unreadable", error.strerror or str(error)) from error
+    # read1 gives what there is: read would drop it when the rest of its piece fails.
+    read = getattr(stream, "read1", stream.read)
+    with stream:
+        while True:
+            try:
+                piece = read(PIECE_BYTES)
+            except EOFError as error:
+                raise DamagedFile("truncated", f"{compression} data end too early") from error
+            except (OSError, zlib.error, lzma.LZMAError) as error:
+                short = "runcated" in str(error)
+                raise DamagedFile("truncated" if short else "damaged", str(error)) from error
+            if not piece:
+                return
+            yield piece
+
+
+def _open(path: str, compression: str) -> Any:
+    if compression == "gzip":
+        return gzip.open(path, "rb")
+    if compression == "bz2":
+        return bz2.open(path, "rb")
+    if compression == "xz":
+        return lzma.open(path, "rb")
+    if compression == "zstd":
+        return pa.input_stream(path, compression="zstd")
+    if compression:
+        raise ValueError(f"unknown compression {compression!r}")
+    return Path(path).open("rb", buffering=0)
+
+
+def to_utf8(pieces: Iterable[bytes], encoding: str = "utf-8") -> Iterator[bytes]:
+    """Yield the same text as UTF-8 without a byte order mark; a mark wins over `encoding`.
+
+    UTF-8 is passed on as it is, unchecked. Of other encodings, bytes that cannot be decoded come
+    out as invalid UTF-8, so that only the record they stand in is lost.
+
+    Raises:
+        DamagedFile: what follows cannot be decoded at all; or as `pieces` raises.
+    """
+    remaining = iter(pieces)
+    head = b""
+    late: DamagedFile | None = None
+    try:
+        while len(head) < 4 and (piece := next(remaining, b"")):
+            head += piece
+    except DamagedFile as error:
+        late = error
+    for mark, name in _BOMS:
+        if head.startswith(mark):
+            head, encoding = head[len(mark) :], name
+            break
+    if codecs.lookup(encoding).name in ("utf-8", "ascii", "utf-8-sig"):
+        if head:
+            yield head
+        if late:
+            raise late
+        yield from remaining
+        return
+    decoder = codecs.getincrementaldecoder(encoding)(errors="surrogateescape")
+    try:
+        yield decoder.decode(head).encode("utf-8", "surrogatepass")
+        if late:
+            raise late
+        for piece in remaining:
+            yield decoder.decode(piece).encode("utf-8", "surrogatepass")
+        yield decoder.decode(b"", final=True).encode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise DamagedFile("undecodable", f"not {encoding}: {error.reason}") from error
+
+
+def whole(pieces: Iterable[bytes], max_bytes: int) -> tuple[bytes | None, DamagedFile | None]:
+    """All pieces as one (None where they exceed `max_bytes`), and what stopped them if anything."""
+    held: list[bytes] = []
+    size = 0
+    try:
+        for piece in pieces:
+            size += len(piece)
+            if size > max_bytes:
+                return None, None
+            held.append(piece)
+    except DamagedFile as error:
+        return b"".join(held), error
+    return b"".join(held), None
+
+
+def lines(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
+    r"""Yield lines at `\n` alone, without it; None stands for a line longer than `max_bytes`.
+
+    An unfinished line before the place where a damaged file fails is not given.
+
+    Raises:
+        DamagedFile: as `pieces` raises, after the lines before.
+    """
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        *ended, rest = piece.split(b"\n")
+        for line in ended:
+            size += len(line)
+            # Of a line that is too long already the bytes were not kept, only counted.
+            yield None if size > max_bytes else b"".join([*held, line])
+            held, size = [], 0
+        size += len(rest)
+        held = [*held, rest] if size <= max_bytes else []
+    if size > max_bytes:
+        yield None
+    elif size:
+        yield b"".join(held)

@@ -1,0 +1,230 @@
+"""Checkpoints: weights, optimiser state and position, on any filesystem, never half there.
+
+A checkpoint is a folder `step-00000500` of `weights.safetensors`, `optimiser.safetensors` and
+`state.json`, which is written last and holds the digests of the others. On a local filesystem the
+folder is written under a temporary name and renamed; object stores cannot rename, so there its
+name carries the attempt and `state.json` alone says that it is whole. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyarrow.fs import FileSelector, FileSystem, FileType
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
+from torch import Tensor
+
+WEIGHTS = "weights.safetensors"
+OPTIMISER = "optimiser.safetensors"
+STATE = "state.json"
+FORMAT = 1
+
+_FOLDER = re.compile(r"step-(\d{8,})(\..+)?")
+_TEMPORARY = "tmp-"
+
+
+class CheckpointMismatchError(ValueError):
+    """A checkpoint belongs to another configuration; the message says what differs."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a run stands.
+
+    Attributes:
+        step: finished optimiser steps, which is the index of the next global batch.
+        epoch: of the next batch's first row.
+        row: of the next batch's first row, in that epoch's order.
+        tokens_seen: real tokens of all steps.
+        fingerprint: of the run.
+        vocabulary_digest: of the vocabulary.
+        config: what the result depends on, nested.
+        rounding: what decides the last bits, flat.
+    """
+
+    step: int
+    epoch: int
+    row: int
+    tokens_seen: int
+    fingerprint: str
+    vocabulary_digest: str
+    config: Mapping[str, Any]
+    rounding: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded checkpoint; tensors on CPU."""
+
+    state: State
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+
+
+def save(
+    filesystem: FileSystem,
+    folder: str,
+    attempt: str,
+    state: State,
+    weights: Mapping[str, Tensor],
+    moments: Mapping[str, Tensor],
+    keep: int,
+) -> str:
+    """Write a checkpoint, then delete older ones.
+
+    Args:
+        filesystem: where `folder` lies.
+        folder: of the run's checkpoints; made when it is not there.
+        attempt: unique for this try.
+        state: where the run stands.
+        weights: by name.
+        moments: the optimiser's tensors, by name.
+        keep: number of newest checkpoints that stay.
+
+    Returns:
+        The checkpoint's path.
+    """
+    local = filesystem.type_name == "local"
+    name = f"step-{state.step:08d}"
+    path = f"{folder}/{name}" if local else f"{folder}/{name}.{attempt}"
+    written = f"{folder}/{_TEMPORARY}{name}.{attempt}" if local else path
+    filesystem.create_dir(written, recursive=True)
+    files = {
+        WEIGHTS: _write(filesystem, f"{written}/{WEIGHTS}", _serialised(weights)),
+        OPTIMISER: _write(filesystem, f"{written}/{OPTIMISER}", _serialised(moments)),
+    }
+    content = {"format": FORMAT, "state": asdict(state), "files": files}
+    sealed = {**content, "sha256": _digest(_canonical(content))}
+    _write(filesystem, f"{written}/{STATE}", json.dumps(sealed, indent=1).encode())
+    if written != path:
+        # One of this name is there only if it was found to be damaged, or is a zombie's.
+        if filesystem.get_file_info(path).type != FileType.NotFound:
+            filesystem.delete_dir(path)
+        filesystem.move(written, path)
+    _prune(filesystem, folder, keep, newest=state.step)
+    return path
+
+
+def load_latest(
+    filesystem: FileSystem, folder: str, notice: Callable[[str], None]
+) -> Checkpoint | None:
+    """The newest checkpoint that is whole, or None.
+
+    Args:
+        filesystem: where `folder` lies.
+        folder: of the run's checkpoints; need not be there.
+        notice: told of each damaged checkpoint that is passed over.
+    """
+    for _, path in _newest_first(filesystem, folder):
+        try:
+            return _load(filesystem, path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            notice(f"checkpoint {path} is damaged ({error}): using the one before it")
+    return None
+
+
+def check_same_run(state: State, fingerprint: str, config: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another configuration.
+
+    Raises:
+        CheckpointMismatchError: the fingerprints differ.
+    """
+    if state.fingerprint == fingerprint:
+        return
+    changed = differences(state.config, config)
+    raise CheckpointMismatchError(
+        f"the checkpoint of step {state.step} belongs to another run "
+        f"({state.fingerprint[:12]}, this one is {fingerprint[:12]}): "
+        + ("; ".join(changed) if changed else "same configuration, other inputs or versions")
+        + ". Go back to that configuration, or start in another checkpoint folder"
+    )
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """One line "a.b was 1, is 2" for each leaf that differs, sorted by name."""
+    # Through JSON, so that tuples equal the lists that a checkpoint gives back.
+    before, after = (dict(_leaves(json.loads(json.dumps(tree)))) for tree in (old, new))
+    return [
+        f"{name} was {before.get(name, 'absent')!r}, is {after.get(name, 'absent')!r}"
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name, _ABSENT) != after.get(name, _ABSENT)
+    ]
+
+
+_ABSENT = object()
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _serialised(tensors: Mapping[str, Tensor]) -> bytes:
+    return tensors_to_bytes({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
+
+
+def _write(filesystem: FileSystem, path: str, content: bytes) -> dict[str, Any]:
+    with filesystem.open_output_stream(path) as stream:
+        stream.write(content)
+    return {"bytes": len(content), "sha256": _digest(content)}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _canonical(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _newest_first(filesystem: FileSystem, folder: str) -> list[tuple[int, str]]:
+    infos = filesystem.get_file_info(FileSelector(folder, allow_not_found=True))
+    found = []
+    for info in infos:
+        match = _FOLDER.fullmatch(info.base_name)
+        if info.type == FileType.Directory and match:
+            found.append((int(match[1]), info.path))
+    return sorted(found, reverse=True)
+
+
+def _load(filesystem: FileSystem, path: str) -> Checkpoint:
+    sealed = json.loads(_read(filesystem, f"{path}/{STATE}"))
+    if not isinstance(sealed, dict) or sealed.get("format") != FORMAT:
+        raise ValueError(f"{STATE} is not of format {FORMAT}")
+    seal = sealed.pop("sha256", None)
+    if seal != _digest(_canonical(sealed)):
+        raise ValueError(f"{STATE} does not match its digest")
+    tensors = {}
+    for name, expected in sealed["files"].items():
+        content = _read(filesystem, f"{path}/{name}")
+        if len(content) != expected["bytes"] or _digest(content) != expected["sha256"]:
+            raise ValueError(f"{name} does not match its digest")
+        tensors[name] = tensors_from_bytes(content)
+    return Checkpoint(State(**sealed["state"]), tensors[WEIGHTS], tensors[OPTIMISER])
+
+
+def _read(filesystem: FileSystem, path: str) -> bytes:
+    with filesystem.open_input_file(path) as source:
+        content: bytes = source.read()
+        return content
+
+
+def _prune(filesystem: FileSystem, folder: str, keep: int, newest: int) -> None:
+    # Steps above the one just written are damaged ones that were passed over.
+    checkpoints = _newest_first(filesystem, folder)
+    good = [path for step, path in checkpoints if step <= newest]
+    later = [path for step, path in checkpoints if step > newest]
+    for path in good[max(1, keep) :] + later:
+        filesystem.delete_dir(path)
+    for info in filesystem.get_file_info(FileSelector(folder)):
+        if info.type == FileType.Directory and info.base_name.startswith(_TEMPORARY):
+            filesystem.delete_dir(info.path)

@@ -1,0 +1,207 @@
+"""Shares a global batch among ranks, cuts shares into micro-batches, lays examples end to end.
+
+Legend: B examples, T tokens, M masked positions of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stages.training.examples import Examples
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Tensors of one forward pass, without padding.
+
+    Attributes:
+        input_ids: [T] int64.
+        segment_ids: [T] int64, 0 or 1.
+        position_ids: [T] int64, each example counts from 0.
+        cu_seqlens: [B + 1] int32, example i is tokens [cu_seqlens[i], cu_seqlens[i + 1]).
+        max_seqlen: tokens of the longest example.
+        mlm_positions: [M] int64, into T.
+        mlm_labels: [M] int64.
+        is_next: [B] bool, or None without NSP.
+    """
+
+    input_ids: Tensor
+    segment_ids: Tensor
+    position_ids: Tensor
+    cu_seqlens: Tensor
+    max_seqlen: int
+    mlm_positions: Tensor
+    mlm_labels: Tensor
+    is_next: Tensor | None
+
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor, int, Tensor]:
+        """The arguments of `BertForPreTraining.forward`."""
+        return (
+            self.input_ids,
+            self.segment_ids,
+            self.position_ids,
+            self.cu_seqlens,
+            self.max_seqlen,
+            self.mlm_positions,
+        )
+
+    def to(self, device: torch.device) -> MicroBatch:
+        """The same on `device`; asynchronous when the tensors are pinned."""
+        if device.type == "cpu":
+            return self
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> MicroBatch:
+        """The same in page-locked memory, from where copies to a GPU are asynchronous."""
+        return self._map(lambda tensor: tensor.pin_memory())
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
+        return replace(
+            self,
+            input_ids=change(self.input_ids),
+            segment_ids=change(self.segment_ids),
+            position_ids=change(self.position_ids),
+            cu_seqlens=change(self.cu_seqlens),
+            mlm_positions=change(self.mlm_positions),
+            mlm_labels=change(self.mlm_labels),
+            is_next=None if self.is_next is None else change(self.is_next),
+        )
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """One rank's part of a step, and what all ranks must agree on.
+
+    Attributes:
+        micro_batches: of this rank; may be empty.
+        tokens: T of the global batch.
+        masked: M of the global batch.
+        pairs: of the global batch; 0 without NSP.
+        padded_tokens: tokens of this rank's share if each micro-batch were padded to its longest.
+        share_tokens: tokens of this rank's share.
+    """
+
+    micro_batches: tuple[MicroBatch, ...]
+    tokens: int
+    masked: int
+    pairs: int
+    padded_tokens: int
+    share_tokens: int
+
+    def pinned(self) -> StepBatch:
+        """The same with all micro-batches in page-locked memory."""
+        return replace(self, micro_batches=tuple(m.pinned() for m in self.micro_batches))
+
+
+def share(lengths: NDArray[np.int64], rank: int, world_size: int) -> NDArray[np.int64]:
+    """The rows of a global batch that `rank` works on, longest first.
+
+    Rows are dealt out by falling length, to and fro (0 1 2 2 1 0 0 1 2...): the shares differ by
+    at most one row and by at most the longest row's tokens. A rank may get none.
+
+    Args:
+        lengths: [G] tokens of each row of the global batch.
+        rank: 0..world_size - 1.
+        world_size: number of ranks.
+
+    Returns:
+        Row numbers, int64.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    place = np.arange(len(order))
+    turn, seat = np.divmod(place, world_size)
+    owner = np.where(turn % 2 == 0, seat, world_size - 1 - seat)
+    rows: NDArray[np.int64] = order[owner == rank]
+    return rows
+
+
+def cut(lengths: NDArray[np.int64], budget: int) -> list[slice]:
+    """Cuts consecutive rows into runs of at most `budget` tokens, greedily.
+
+    A row longer than the budget is a run of its own. No rows, no runs.
+    """
+    ends = np.cumsum(lengths)
+    runs = []
+    start, before = 0, 0
+    while start < len(lengths):
+        stop = int(np.searchsorted(ends, before + budget, side="right"))
+        stop = max(stop, start + 1)
+        runs.append(slice(start, stop))
+        start, before = stop, int(ends[stop - 1])
+    return runs
+
+
+def pack(examples: Examples, nsp: bool) -> MicroBatch:
+    """Lays at least one example end to end.
+
+    Args:
+        examples: the rows of a micro-batch.
+        nsp: whether `is_next` is learned. Segments follow the data either way.
+
+    Raises:
+        ValueError: `nsp` and the examples hold no `is_next`.
+    """
+    if nsp and examples.is_next is None:
+        raise ValueError(
+            "next sentence prediction is on, but the rows hold no is_next: prepare pairs, "
+            "or set objective.nsp=false"
+        )
+    lengths = examples.input_ids.lengths
+    starts = examples.input_ids.offsets[:-1]
+    positions = np.arange(examples.tokens) - np.repeat(starts, lengths)
+    if examples.is_next is None:
+        segments = np.zeros(examples.tokens, dtype=np.int64)
+    else:
+        # [CLS] A [SEP] is positions 0..a_length + 1.
+        segments = (positions > np.repeat(examples.a_length + 1, lengths)).astype(np.int64)
+    counts = examples.mlm_positions.lengths
+    flat = examples.mlm_positions.values.astype(np.int64) + np.repeat(starts, counts)
+    return MicroBatch(
+        input_ids=torch.from_numpy(examples.input_ids.values.astype(np.int64)),
+        segment_ids=torch.from_numpy(segments),
+        position_ids=torch.from_numpy(positions),
+        cu_seqlens=torch.from_numpy(examples.input_ids.offsets.astype(np.int32)),
+        max_seqlen=int(lengths.max()),
+        mlm_positions=torch.from_numpy(flat),
+        mlm_labels=torch.from_numpy(examples.mlm_labels.astype(np.int64)),
+        is_next=torch.from_numpy(examples.is_next.copy())
+        if nsp and examples.is_next is not None
+        else None,
+    )
+
+
+def micro_batches(examples: Examples, budget: int, nsp: bool) -> tuple[MicroBatch, ...]:
+    """Cuts examples, in their order, by a token budget and packs each run."""
+    runs = cut(examples.input_ids.lengths, budget)
+    if len(runs) == 1:
+        return (pack(examples, nsp),)
+    rows = np.arange(len(examples))
+    return tuple(pack(examples.take(rows[run]), nsp) for run in runs)
+
+
+def step_batch(examples: Examples, rank: int, world_size: int, budget: int, nsp: bool) -> StepBatch:
+    """One rank's part of a global batch.
+
+    Args:
+        examples: the global batch.
+        rank: 0..world_size - 1.
+        world_size: number of ranks.
+        budget: tokens of a micro-batch.
+        nsp: whether `is_next` is learned.
+    """
+    mine = examples.take(share(examples.input_ids.lengths, rank, world_size))
+    packed = micro_batches(mine, budget, nsp)
+    return StepBatch(
+        micro_batches=packed,
+        tokens=examples.tokens,
+        masked=examples.masked,
+        pairs=len(examples) if nsp else 0,
+        padded_tokens=sum((len(m.cu_seqlens) - 1) * m.max_seqlen for m in packed),
+        share_tokens=mine.tokens,
+    )

@@ -1,0 +1,104 @@
+"""Where a run begins: at a checkpoint, at given weights, or at weights drawn from the seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.bert import BertForPreTraining, init_weights
+from stages.training import distributed
+from stages.training.checkpoint import State, check_same_run, differences, load_latest
+from stages.training.job import Hooks, TrainJob
+from stages.training.randomness import key
+from stages.training.weights import read_weights, set_moments, set_weights
+
+
+@dataclass(frozen=True)
+class Start:
+    """The first step of a run, and the tokens seen before it."""
+
+    step: int
+    tokens_seen: int
+
+
+def restore(
+    job: TrainJob,
+    hooks: Hooks,
+    model: BertForPreTraining,
+    optimiser: torch.optim.Optimizer,
+    rounding: dict[str, Any],
+) -> Start:
+    """Fill model and optimiser, the same on all ranks: rank 0 reads, the others receive.
+
+    Raises:
+        CheckpointMismatchError: the checkpoint belongs to another configuration (on rank 0; the
+            other ranks raise ValueError with its message).
+        ValueError: `init_from` does not fit the model, or cannot be read.
+    """
+    header: dict[str, Any] = {}
+    tensors: dict[str, Tensor] = {}
+    error: Exception | None = None
+    if distributed.rank() == 0:
+        try:
+            header, tensors = _read(job, hooks, rounding)
+        except (ValueError, OSError) as problem:
+            # Told to the other ranks too, which would wait for tensors otherwise.
+            header, error = {"error": str(problem)}, problem
+    device = next(model.parameters()).device
+    header, tensors = distributed.from_rank_0(header, tensors, device)
+    if "error" in header:
+        raise error or ValueError(header["error"])
+
+    parts: dict[str, dict[str, Tensor]] = {"weights": {}, "moments": {}}
+    for path, tensor in tensors.items():
+        kind, _, name = path.partition(":")
+        parts[kind][name] = tensor
+    if parts["weights"]:
+        set_weights(model, parts["weights"], header["source"])
+    else:
+        _draw_weights(model, job.seed)
+    set_moments(model, optimiser, parts["moments"])
+    return Start(header.get("step", 0), header.get("tokens_seen", 0))
+
+
+def _read(
+    job: TrainJob, hooks: Hooks, rounding: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    found = load_latest(job.checkpoint_filesystem, job.checkpoint_folder, hooks.notice)
+    if found is not None:
+        check_same_run(found.state, job.fingerprint, job.described())
+        _tell_rounding(found.state, rounding, hooks)
+        header = {
+            "source": f"the checkpoint of step {found.state.step}",
+            "step": found.state.step,
+            "tokens_seen": found.state.tokens_seen,
+        }
+        tensors = {f"weights:{name}": tensor for name, tensor in found.weights.items()}
+        tensors |= {f"moments:{name}": tensor for name, tensor in found.moments.items()}
+        return header, tensors
+    if job.init_from is not None:
+        weights = read_weights(job.filesystem, job.init_from)
+        return {"source": job.init_from}, {f"weights:{n}": t for n, t in weights.items()}
+    return {}, {}
+
+
+def _tell_rounding(state: State, rounding: dict[str, Any], hooks: Hooks) -> None:
+    changed = differences(state.rounding, rounding)
+    if changed:
+        hooks.notice(
+            f"resuming at step {state.step} with other rounding, so the last bits will differ "
+            f"from an undisturbed run: {'; '.join(changed)}"
+        )
+
+
+def _draw_weights(model: BertForPreTraining, seed: int) -> None:
+    # Drawn on CPU, so that a seed gives the same weights on any device.
+    on_cpu = BertForPreTraining(model.config)
+    generator = torch.Generator().manual_seed(key(seed, "weights") & (2**63 - 1))
+    init_weights(on_cpu, generator)
+    with torch.no_grad():
+        for parameter, drawn in zip(model.parameters(), on_cpu.parameters(), strict=True):
+            parameter.copy_(drawn)

@@ -1,0 +1,79 @@
+"""One training process of a gloo group; started by test_loop with a JSON argument."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from pyarrow.fs import LocalFileSystem
+
+from model.config import BertConfig
+from stages.training.job import NoHooks, Rounding, TrainConfig, TrainJob
+from stages.training.loader import read_index
+from stages.training.loop import pretrain
+from stages.training.weights import weights_of
+
+
+class Losses(NoHooks):
+    def __init__(self, stop_at: int) -> None:
+        self.losses: dict[int, float] = {}
+        self._steps, self._stop_at = 0, stop_at
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self.losses[step] = values["train/loss"]
+
+    def should_stop(self) -> bool:
+        self._steps += 1
+        return self._steps == self._stop_at
+
+
+def main(told: dict) -> None:
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{told['rendezvous']}",
+        rank=told["rank"],
+        world_size=told["workers"],
+    )
+    local = LocalFileSystem()
+    files = read_index(local, sorted(str(p) for p in Path(told["shards"]).glob("*.parquet")))
+    train = {
+        "steps": 50, "global_batch_size": 16, "learning_rate": 2e-3, "precision": "float32",
+        "checkpoint_every_steps": 30, "log_every_steps": 1,
+    }  # fmt: skip
+    job = TrainJob(
+        model=BertConfig(
+            vocab_size=64, hidden_size=32, num_layers=2, num_heads=2, max_position_embeddings=40,
+            hidden_dropout=told["dropout"], attention_dropout=told["dropout"],
+        ),
+        train=TrainConfig(**{**train, **told["train"]}),
+        rounding=Rounding(micro_batch_tokens=200, threads=1),
+        seed=7,
+        filesystem=local,
+        copies=(files,),
+        checkpoint_filesystem=local,
+        checkpoint_folder=told["checkpoints"],
+        fingerprint="f" * 64,
+        attempt="workers",
+        device="cpu",
+    )  # fmt: skip
+    hooks = Losses(told["stop_at"])
+    outcome = pretrain(job, hooks)
+    if told["rank"] == 0:
+        digest = hashlib.sha256()
+        for weight in weights_of(outcome.model).values():
+            digest.update(weight.numpy().tobytes())
+        figures = {
+            "losses": hooks.losses, "stopped": outcome.stopped, "weights": digest.hexdigest(),
+        }  # fmt: skip
+        Path(told["out"]).write_text(json.dumps(figures))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(json.loads(sys.argv[1]))
