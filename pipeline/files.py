@@ -17,6 +17,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import IO, Any
 
+from pipeline.stage import UserError
+
 # Object stores have no folders; creating one there would leave a marker object.
 OBJECT_STORES = ("s3", "gcs", "abfs")
 COPY_BYTES = 8 << 20
@@ -251,7 +253,7 @@ class ArrowFiles(Files):
 def open_files(location: str) -> tuple[Files, str]:
     """The filesystem of a URI or local path, and the path inside it.
 
-    A plain path is local and made absolute from the current folder.
+    A plain path is local and made absolute from the current folder. Raises UserError.
     """
     if "://" not in location:
         return LocalFiles(), str(Path(location).expanduser().absolute())
@@ -261,7 +263,13 @@ def open_files(location: str) -> tuple[Files, str]:
         return LocalFiles(), unquote(urlparse(location).path)
     import pyarrow.fs
 
-    filesystem, path = pyarrow.fs.FileSystem.from_uri(location)
+    try:
+        filesystem, path = pyarrow.fs.FileSystem.from_uri(location)
+    except (ValueError, OSError, NotImplementedError) as error:
+        raise UserError(
+            f"{location} cannot be opened: {error}. A folder, or a URI such as s3://bucket/prefix, "
+            "was expected"
+        ) from None
     return ArrowFiles(filesystem), path.rstrip("/")
 
 

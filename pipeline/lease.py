@@ -100,6 +100,7 @@ class Lease:
                 holder = _read(self._files, self._folder)
                 if holder is not None and holder.attempt != self._attempt:
                     return holder
+        self._ended.clear()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._thread.start()
         return None

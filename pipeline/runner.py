@@ -236,7 +236,8 @@ class _Run:
         lost = [n for n in node.inputs.values() if self._settled[n].artifact is None]
         if lost:
             cause = self._settled[lost[0]]
-            said = f"{cause.node} failed" if cause.node in self._scope else cause.message
+            how = "failed" if cause.state == "failed" else "is not there"
+            said = f"{cause.node} {how}" if cause.node in self._scope else cause.message
             outcome = NodeOutcome(name, "not_run", message=f"not run: {said}")
             self._settle(outcome, "skipped")
             return False

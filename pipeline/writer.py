@@ -5,7 +5,7 @@ A node's folder while `data` (or, forced, `data-1`...) is being made:
     attempt.json                    who makes it now; workers of older attempts find out here
     data/NAME                       finished parts
     data.making/parts/NAME.json     a part's record: it exists from this moment on
-    data.making/tmp/ATTEMPT/NAME    parts being written
+    data.making/tmp/ATTEMPT/NAME.*  parts being written
     data.making/work/               the stage's own resumable state (checkpoints)
     manifest.json                   last; then `data.making` goes
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
@@ -239,7 +240,9 @@ class PartWriter:
         self._writer = writer
         self._name = name
         self._content = content
-        self._temporary = f"{writer._making}/tmp/{writer.attempt}/{name}"
+        # Unique even within an attempt: a task that counts as lost may still be writing the same.
+        token = secrets.token_hex(4)
+        self._temporary = f"{writer._making}/tmp/{writer.attempt}/{name}.{token}"
         self._facts: dict[str, Any] | None = None
 
     def __enter__(self) -> PartWriter:

@@ -252,7 +252,13 @@ def test_content_does_not_depend_on_capacity(run: Run, tmp_path: Path) -> None:
 def test_nodes_of_the_toy_are_in_order(corpus: Path) -> None:
     from pipeline.graph import Graph
 
-    assert Graph(nodes(corpus, {})).names == ["split", "count/long", "count/short", "total", "model"]
+    assert Graph(nodes(corpus, {})).names == [
+        "split",
+        "count/long",
+        "count/short",
+        "total",
+        "model",
+    ]
 
 
 def _poems() -> dict[str, str]:

@@ -275,7 +275,8 @@ def main() -> None:
     stop = StopSignal()
     with stop.on_signals():
         config = json.loads(sys.argv[3])
-        ran = run_toy(Path(sys.argv[1]), Path(sys.argv[2]), config, stop=stop)
+        cpus = config.pop("driver_cpus")
+        ran = run_toy(Path(sys.argv[1]), Path(sys.argv[2]), config, cpus=cpus, stop=stop)
     figures = ran.outcome.figures
     row = {"states": ran.states, "events": ran.services.events, "figures": figures}
     print(json.dumps(row), flush=True)
