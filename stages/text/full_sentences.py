@@ -57,7 +57,9 @@ def full_sentences(
         raise NoPairsError("this shard holds no tokens: check the corpus", counts)
     offsets, documents = _pieces(filled, room)
     # With a [SEP] between documents, a row's length is a difference of these shifted positions.
-    shift = documents if across_documents else np.zeros_like(documents)
+    shift = np.zeros_like(documents)
+    if across_documents:
+        shift[1:] = np.cumsum(documents[1:] != documents[:-1])
     piece_ends = offsets[1:] + shift
     stop = np.searchsorted(piece_ends, offsets[:-1] + shift + room, side="right")
     if not across_documents:
