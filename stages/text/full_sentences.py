@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stages.text.chunks import Sentences
-from stages.text.pairing import Counts, NoPairsError
+from stages.text.pair_counts import Counts
+from stages.text.pairing import NoPairsError
 from stages.text.random import Stream
 
 Int64s = NDArray[np.int64]

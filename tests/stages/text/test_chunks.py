@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.oracle.pair_corpora import KINDS, from_lengths, made_up
 
 from stages.text.chunks import (
     MINIMUM_CUT_TOKENS,
@@ -14,6 +13,7 @@ from stages.text.chunks import (
     make_chunks,
 )
 from stages.text.random import Stream
+from tests.oracle.pair_corpora import KINDS, from_lengths, made_up
 
 
 def chunks_of(parts: list[list[int]], room: int, target: int | None = None) -> Chunks:

@@ -3,13 +3,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracle.pair_corpora import KINDS, from_lengths, made_up
 
 from stages.text.chunks import Sentences
 from stages.text.full_sentences import full_sentences
 from stages.text.pairing import NoPairsError
 from stages.text.random import Stream
 from stages.text.rows import gather
+from tests.oracle.pair_corpora import KINDS, from_lengths, made_up
 
 CLS, SEP = -1, -2
 

@@ -7,6 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+from stages.text import masking
+from stages.text.masking import Masked, MaskOptions, mask_rows, mask_table, vocabulary_flags
+from stages.text.random import Stream
 from tests.oracle.compare import p_same_law
 from tests.oracle.google_pairs import (
     TOY_VOCABULARY,
@@ -18,10 +22,6 @@ from tests.oracle.google_pairs import (
 )
 from tests.oracle.pair_corpora import real_documents
 from tests.oracle.plain_masking import mask_row
-
-from stages.text import masking
-from stages.text.masking import MaskOptions, Masked, mask_rows, mask_table, vocabulary_flags
-from stages.text.random import Stream
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.oracle.pair_corpora import KINDS, from_documents, from_lengths, made_up, real_documents
 
 from stages.text.chunks import Sentences
 from stages.text.pairing import NoPairsError, PairPlan, SingleOriginError, make_pairs
 from stages.text.random import Stream
+from tests.oracle.pair_corpora import KINDS, from_documents, from_lengths, made_up, real_documents
 
 GOLDEN_ROWS = [
     [28, 36, 36, 38, 1, 1, 1],

@@ -5,6 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
+from stages.text import pairing, reference_pairs
+from stages.text.pairing import PairPlan, make_pairs
+from stages.text.random import Stream
 from tests.oracle.compare import p_same_law
 from tests.oracle.google_pairs import (
     TOY_VOCABULARY,
@@ -14,10 +18,6 @@ from tests.oracle.google_pairs import (
     toy_text,
 )
 from tests.oracle.pair_corpora import from_documents, real_documents
-
-from stages.text import pairing, reference_pairs
-from stages.text.pairing import PairPlan, make_pairs
-from stages.text.random import Stream
 
 Features = dict[str, NDArray[np.int64]]
 

@@ -1,13 +1,13 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.oracle.pair_corpora import from_lengths, made_up
 
 from stages.text import rows as rows_module
 from stages.text.full_sentences import full_sentences
 from stages.text.pairing import make_pairs
 from stages.text.random import Stream
 from stages.text.rows import gather, id_dtype
+from tests.oracle.pair_corpora import from_lengths, made_up
 
 CLS, SEP = 60_001, 60_002
 

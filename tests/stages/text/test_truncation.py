@@ -3,10 +3,10 @@ import random
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.oracle.google_pairs import truncate
 
 from stages.text.random import Stream
 from stages.text.truncation import truncate_spans, truncated_lengths
+from tests.oracle.google_pairs import truncate
 
 
 @given(st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90)), min_size=1), st.integers(5, 61))
