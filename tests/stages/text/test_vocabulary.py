@@ -108,6 +108,7 @@ def test_order_of_words_does_not_matter() -> None:
     assert train(words.take(pa.array(order)), counts[order], 150) == train(words, counts, 150)
 
 
+@pytest.mark.slow
 def test_hash_seed_does_not_matter() -> None:
     program = (
         "import pyarrow as pa, hashlib; from stages.text.words import *; "
