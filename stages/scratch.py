@@ -20,7 +20,9 @@ def write_scratch(output: ArtifactWriter, name: str, table: pa.Table, **options:
 
 def scratch_names(output: ArtifactWriter, folder: str) -> set[str]:
     """Names of the scratch files in `folder`."""
-    return set(output.files.walk(f"{output.work}/{folder}"))
+    # A kill can leave the temporary file of a write behind; those begin with a dot.
+    names = output.files.walk(f"{output.work}/{folder}")
+    return {name for name in names if not name.startswith(".")}
 
 
 def open_scratch(output: ArtifactWriter, name: str) -> Any:
