@@ -85,7 +85,7 @@ class Attempt:
 
     Attributes:
         old: the artifact that a forced node has already.
-        inputs: role -> artifact.
+        inputs: role -> artifact, watches included.
     """
 
     name: str
@@ -177,7 +177,7 @@ class Attempt:
         node, stage = self.node, self.node.stage
         if self.lease.lost:
             raise SupersededError(f"{node.name}: another run took over; this one leaves it alone")
-        inputs = {
+        read = {
             role: {"node": a.node, "fingerprint": a.fingerprint, "output_digest": a.output_digest}
             for role, a in self.inputs.items()
         }
@@ -186,7 +186,8 @@ class Attempt:
             "stage_version": stage.version,
             "config": node.config,
             "settings": node.settings,
-            "inputs": inputs,
+            "inputs": {role: row for role, row in read.items() if role in node.inputs},
+            "watches": {role: row for role, row in read.items() if role in node.watches},
             "versions": {
                 "fingerprinted": versions(stage.libraries),
                 "recorded": versions(stage.recorded),

@@ -1,4 +1,4 @@
-"""The graph as text, Mermaid or SVG."""
+"""The graph as text, Mermaid or SVG; what a node only watches is dashed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from html import escape
 from itertools import pairwise
 
-from pipeline.graph import Graph
+from pipeline.graph import Graph, needs
 from pipeline.stage import UserError
 
 BOX_WIDTH, BOX_HEIGHT = 150, 44
@@ -39,8 +39,8 @@ def _text(graph: Graph, states: Mapping[str, str]) -> str:
     lines = []
     for node in graph:
         state = f"  {states.get(node.name, ''):{widths[1]}}" if states else ""
-        inputs = ", ".join(dict.fromkeys(node.inputs.values()))
-        arrow = f"  <- {inputs}" if inputs else ""
+        read = [n if n in node.inputs.values() else f"{n} (watched)" for n in needs(node)]
+        arrow = f"  <- {', '.join(read)}" if read else ""
         lines.append(f"{node.name:{widths[0]}}{state}{arrow}".rstrip())
     return "\n".join(lines) + "\n"
 
@@ -52,8 +52,9 @@ def _mermaid(graph: Graph, states: Mapping[str, str]) -> str:
         suffix = f":::{states[name]}" if name in states else ""
         lines.append(f'  {n}["{name}"]{suffix}')
     for node in graph:
-        sources = dict.fromkeys(node.inputs.values())
-        lines += [f"  {number[source]} --> {number[node.name]}" for source in sources]
+        for source in needs(node):
+            line = "-->" if source in node.inputs.values() else "-.->"
+            lines.append(f"  {number[source]} {line} {number[node.name]}")
     for state in dict.fromkeys(states.values()):
         fill, border = COLOURS[state]
         lines.append(f"  classDef {state} fill:{fill},stroke:{border}")
@@ -72,7 +73,10 @@ def _svg(graph: Graph, states: Mapping[str, str]) -> str:
         for slot in layer:
             spots[slot] = (MARGIN + i * (BOX_WIDTH + GAP_X), top + _height(slot) / 2)
             top += _height(slot) + GAP_Y
-    edges = [_edge([spots[slot] for slot in chain]) for chain in chains]
+    edges = [
+        _edge([spots[slot] for slot in chain], chain[0] in graph[chain[-1]].inputs.values())
+        for chain in chains
+    ]
     boxes = [_box(name, states.get(name, ""), *spots[name]) for name in graph.names]
     return "\n".join(
         [
@@ -96,7 +100,7 @@ def _chains(graph: Graph) -> list[list[str]]:
     depth = _depths(graph)
     chains = []
     for node in graph:
-        for source in dict.fromkeys(node.inputs.values()):
+        for source in needs(node):
             between = range(depth[source] + 1, depth[node.name])
             slots = [f"{source}>{node.name}>{column}" for column in between]
             chains.append([source, *slots, node.name])
@@ -106,7 +110,7 @@ def _chains(graph: Graph) -> list[list[str]]:
 def _depths(graph: Graph) -> dict[str, int]:
     depth: dict[str, int] = {}
     for node in graph:
-        depth[node.name] = 1 + max((depth[n] for n in node.inputs.values()), default=-1)
+        depth[node.name] = 1 + max((depth[n] for n in needs(node)), default=-1)
     return depth
 
 
@@ -136,7 +140,7 @@ def _height(slot: str) -> int:
     return LANE_HEIGHT if ">" in slot else BOX_HEIGHT
 
 
-def _edge(spots: list[tuple[float, float]]) -> str:
+def _edge(spots: list[tuple[float, float]], solid: bool) -> str:
     """A curve from the right side of the first spot, across those between, to the last."""
     x, y = spots[0][0] + BOX_WIDTH, spots[0][1]
     curve = f"M{x:g} {y:g}"
@@ -146,7 +150,11 @@ def _edge(spots: list[tuple[float, float]]) -> str:
         x, y = left + BOX_WIDTH, middle
         if i < len(spots):
             curve += f" L{x:g} {y:g}"
-    return f'<path class="edge" d="{curve}" fill="none" stroke="#80868b" marker-end="url(#tip)"/>'
+    dashes = "" if solid else ' stroke-dasharray="5 4"'
+    return (
+        f'<path class="edge" d="{curve}" fill="none" stroke="#80868b"{dashes} '
+        'marker-end="url(#tip)"/>'
+    )
 
 
 def _box(name: str, state: str, left: float, centre: float) -> str:

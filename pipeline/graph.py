@@ -45,13 +45,15 @@ class Graph:
         if len(given) != len(nodes):
             raise ValueError("two nodes share a name")
         for node in nodes:
-            for role, name in node.inputs.items():
+            if both := node.inputs.keys() & node.watches.keys():
+                raise ValueError(f"{node.name} has two inputs called {both.pop()}")
+            for role, name in (*node.inputs.items(), *node.watches.items()):
                 if name not in given:
                     raise ValueError(f"input {role} of {node.name} is {name}, which is no node")
         self._nodes = {name: given[name] for name in _order(nodes)}
         self._after: dict[str, list[str]] = {name: [] for name in self._nodes}
         for node in self:
-            for name in dict.fromkeys(node.inputs.values()):
+            for name in needs(node):
                 self._after[name].append(node.name)
 
     def __iter__(self) -> Iterator[Node]:
@@ -70,7 +72,7 @@ class Graph:
 
     def before(self, names: Iterable[str]) -> set[str]:
         """The nodes themselves and all that they need, however far back."""
-        return self._reach(names, lambda name: self._nodes[name].inputs.values())
+        return self._reach(names, lambda name: needs(self._nodes[name]))
 
     def after(self, names: Iterable[str]) -> set[str]:
         """The nodes themselves and all that need them, however far on."""
@@ -112,9 +114,14 @@ class Graph:
         return found
 
 
+def needs(node: Node) -> list[str]:
+    """The nodes that have to be there before this one is made: inputs, then watches."""
+    return list(dict.fromkeys((*node.inputs.values(), *node.watches.values())))
+
+
 def _order(nodes: Sequence[Node]) -> list[str]:
     position = {node.name: i for i, node in enumerate(nodes)}
-    sorter = graphlib.TopologicalSorter({n.name: n.inputs.values() for n in nodes})
+    sorter = graphlib.TopologicalSorter({n.name: needs(n) for n in nodes})
     try:
         sorter.prepare()
     except graphlib.CycleError as error:

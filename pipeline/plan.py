@@ -8,7 +8,7 @@ from typing import Literal
 
 from pipeline.compare import ABSENT_TEXT, Difference, nearest
 from pipeline.fingerprint import fingerprint, fingerprint_parts, source_hash
-from pipeline.graph import Graph, Selection
+from pipeline.graph import Graph, Selection, needs
 from pipeline.lease import live_holder
 from pipeline.stage import Json, Node, RawInput, UserError
 from pipeline.store import Artifact, Store
@@ -147,8 +147,9 @@ def check_selection(graph: Graph, plans: Sequence[NodePlan], scope: Collection[s
     """Raise UserError when a node in `scope` needs a result that is missing and may not be made."""
     states = {p.node: p for p in plans}
     for node in graph:
-        needed = dict.fromkeys(node.inputs.values() if node.name in scope else ())
-        for name in needed:
+        if node.name not in scope or states[node.name].state == "cached":
+            continue
+        for name in needs(node):
             if name in scope or states[name].state == "cached":
                 continue
             # It may turn out to be there once what it depends on has run.

@@ -12,7 +12,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -173,8 +173,7 @@ class _Run:
 
     def _state(self) -> RunState:
         states = {self._settled[n].state if n in self._settled else "not_run" for n in self._scope}
-        # A needed node outside of the selection fails the run too.
-        if any(outcome.state == "failed" for outcome in self._settled.values()):
+        if "failed" in states:
             return "failed"
         return "done" if states <= {"cached", "made"} else "interrupted"
 
@@ -233,13 +232,7 @@ class _Run:
             return False
         if any(n not in self._settled for n in node.inputs.values()):
             return False
-        lost = [n for n in node.inputs.values() if self._settled[n].artifact is None]
-        if lost:
-            cause = self._settled[lost[0]]
-            how = "failed" if cause.state == "failed" else "is not there"
-            said = f"{cause.node} {how}" if cause.node in self._scope else cause.message
-            outcome = NodeOutcome(name, "not_run", message=f"not run: {said}")
-            self._settle(outcome, "skipped")
+        if self._has_lost(node, node.inputs.values()):
             return False
         if name not in self._plans:
             self._plans[name] = self._planner.decide(node, self._digests())
@@ -250,9 +243,25 @@ class _Run:
             self._settle(outcome, "cached")
             return False
         if name not in self._scope:
-            message = f"{name} has to be made, but is not selected"
-            self._settle(NodeOutcome(name, "failed", message=message), "failed")
+            self._settle(NodeOutcome(name, "not_run"), "skipped")
             return False
+        if any(n not in self._settled for n in node.watches.values()):
+            return False
+        return not self._has_lost(node, node.watches.values())
+
+    def _has_lost(self, node: Node, needed: Iterable[str]) -> bool:
+        """Whether a node cannot be made, since one that it needs is not there; settles it then."""
+        lost = [self._settled[n] for n in needed if self._settled[n].artifact is None]
+        if not lost:
+            return False
+        cause = lost[0]
+        if node.name in self._scope and cause.node not in self._scope:
+            message = f"{node.name} needs {cause.node}, which has to be made, but is not selected"
+            self._settle(NodeOutcome(node.name, "failed", message=message), "failed")
+        else:
+            how = "failed" if cause.state == "failed" else "is not there"
+            message = f"not run: {cause.node} {how}"
+            self._settle(NodeOutcome(node.name, "not_run", message=message), "skipped")
         return True
 
     def _digests(self) -> dict[str, str]:
@@ -287,7 +296,7 @@ class _Run:
         lease, name = self._leases[node.name]
         assert plan.fingerprint is not None
         inputs = {}
-        for role, upstream in node.inputs.items():
+        for role, upstream in (*node.inputs.items(), *node.watches.items()):
             artifact = self._settled[upstream].artifact
             assert artifact is not None
             inputs[role] = artifact

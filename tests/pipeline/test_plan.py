@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from toy import Ran, nodes, stage
+from toy_graph import Ran, nodes, stage
 
 from pipeline.compare import Difference
 from pipeline.drawing import draw
@@ -272,3 +273,39 @@ def test_a_plan_is_fast_and_light(run: Run, corpus: Path, store: Store) -> None:
         [sys.executable, "-c", code], capture_output=True, check=True, text=True
     )
     assert not {"ray", "torch", "mlflow", "numpy", "pyarrow"} & set(loaded.stdout.split())
+
+
+def test_after_a_forced_model_nobody_can_say(run: Run, corpus: Path, store: Store) -> None:
+    run(until=None)
+    after = Node("after", stage("after"), {}, inputs={"weights": "model"})
+    graph = Graph([*nodes(corpus, {}), after])
+    assert states(plan(graph, store))["after"] == "run"
+    assert states(plan(graph, store, force=True))["after"] == "undecided"
+
+
+def test_other_files_count_as_one_difference(run: Run, corpus: Path, store: Store) -> None:
+    run()
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (corpus / name).write_text(name)
+    run({"lower": False, "versions": {"split": 2}})
+    # Three files are nearer than two values.
+    found = explain(nodes(corpus, {}), store, "split")
+    assert [d.text for d in found.differences] == [
+        "file a.txt: added",
+        "file b.txt: added",
+        "file c.txt: added",
+    ]
+    assert found.plan.why == "file a.txt: added; file b.txt: added; and 1 more"
+
+
+def test_what_is_watched_is_drawn_dashed(corpus: Path) -> None:
+    given = {n.name: n for n in nodes(corpus, {})}
+    given["model"] = replace(given["model"], watches={"documents": "split"})
+    graph = Graph(list(given.values()))
+    assert graph.before(["model"]) == set(graph.names)
+    assert "model        <- total, split (watched)" in draw(graph, "text")
+    assert draw(graph, "mermaid").count("-.->") == 1
+    assert draw(graph, "svg").count("stroke-dasharray") == 1
+    given["model"] = replace(given["model"], watches={"counts": "split"})
+    with pytest.raises(ValueError, match="two inputs called counts"):
+        Graph(list(given.values()))

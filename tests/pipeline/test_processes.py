@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toy
-from toy import POEMS, Ran
+import toy_graph
+from toy_graph import POEMS, Ran
 
 from pipeline.store import Store
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 def start(store: Path, corpus: Path, cpus: int = 2, **settings: Any) -> subprocess.Popen[str]:
     config = json.dumps({"settings": settings, "driver_cpus": cpus})
-    command = [sys.executable, toy.__file__, str(store), str(corpus), config]
+    command = [sys.executable, toy_graph.__file__, str(store), str(corpus), config]
     environment = {"PYTHONPATH": str(Path.cwd()), "PATH": "/usr/bin:/bin"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
@@ -145,13 +145,13 @@ def test_a_forced_run_that_is_killed_leaves_the_old_result(
 ) -> None:
     before = run().artifact("count/long")
     code = (
-        "import sys, pathlib, toy; toy.run_toy(sys.argv[1], pathlib.Path(sys.argv[2]), "
+        "import sys, pathlib, toy_graph; toy_graph.run_toy(sys.argv[1], pathlib.Path(sys.argv[2]), "
         "{'settings': {'behave': ['count/long:nobody.txt:hang'], 'marker': sys.argv[3]}}, "
         "only=['count/long'], force=True)"
     )
     marker = tmp_path / "marker"
     arguments = [str(tmp_path / "store"), str(corpus), str(marker)]
-    environment = {"PYTHONPATH": f"{Path.cwd()}:{Path(toy.__file__).parent}"}
+    environment = {"PYTHONPATH": f"{Path.cwd()}:{Path(toy_graph.__file__).parent}"}
     child = subprocess.Popen([sys.executable, "-c", code, *arguments], env=environment)
     wait_for(marker)
     child.kill()

@@ -5,14 +5,17 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from toy import Ran, nodes
+from toy_graph import Ran, ToyServices, nodes
 
+from pipeline.graph import Selection
 from pipeline.runner import StopSignal
-from pipeline.stage import UserError
+from pipeline.runner import run as run_graph
+from pipeline.stage import Node, UserError
 from pipeline.store import Store
 
 Run = Callable[..., Ran]
@@ -118,7 +121,7 @@ def test_a_crash_leaves_its_traceback_beside(run: Run) -> None:
     message = ran.message("count/long")
     assert message.startswith("ZeroDivisionError: last line (traceback in ")
     record = json.loads(Path(message.partition(" in ")[2][:-1]).read_text())
-    assert "toy.py" in record["traceback"]
+    assert "toy_graph.py" in record["traceback"]
 
 
 def test_a_failed_node_goes_on_from_its_parts_but_not_after_the_code_changed(run: Run) -> None:
@@ -172,8 +175,8 @@ def test_from_and_until(run: Run) -> None:
 def test_a_node_between_that_turns_out_missing_fails_there(run: Run) -> None:
     run()
     ran = run({"lower": False}, only=["split", "total"])
-    assert ran.states == {"split": "made", "total": "not_run"}
-    assert ran.message("total") == "not run: count/long has to be made, but is not selected"
+    assert ran.states == {"split": "made", "total": "failed"}
+    assert "needs count/long, which has to be made, but is not selected" in ran.message("total")
     assert ran.outcome.exit_code == 1
 
 
@@ -262,7 +265,7 @@ def test_nodes_of_the_toy_are_in_order(corpus: Path) -> None:
 
 
 def _poems() -> dict[str, str]:
-    from toy import POEMS
+    from toy_graph import POEMS
 
     return POEMS
 
@@ -276,3 +279,36 @@ def _when(condition: Callable[[], Any], action: Callable[[], Any]) -> None:
         action()
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def watching(corpus: Path, watched: int, **fields: Any) -> list[Node]:
+    """The toy's graph, with `total` watching counts of words of `watched` letters."""
+    given = {n.name: n for n in nodes(corpus, {})}
+    long = given["count/long"]
+    given["extra"] = replace(long, name="extra", config={"count": {"min": watched}})
+    given["total"] = replace(given["total"], watches={"extra": "extra"}, **fields)
+    return list(given.values())
+
+
+def test_what_is_watched_is_made_before_but_changes_nothing(corpus: Path, tmp_path: Path) -> None:
+    store, until = Store(str(tmp_path / "store")), Selection(until=("total",))
+
+    def run(given: list[Node], selection: Selection = until) -> dict[str, str]:
+        services = ToyServices()
+        outcome = run_graph(given, store, services, selection=selection)  # type: ignore[arg-type]
+        return {n.node: n.state for n in outcome.nodes}
+
+    assert run(watching(corpus, 3))["total"] == "made"
+    [total] = store.artifacts("total")
+    assert total.manifest["inputs"].keys() == {"a", "b"}
+    assert total.manifest["watches"]["extra"]["node"] == "extra"
+    assert set(json.loads(total.read_bytes("total.json"))) >= {"lamb"}
+    states = run(watching(corpus, 5))
+    assert (states["extra"], states["total"]) == ("made", "cached")
+    only = Selection(only=("total",))
+    assert run(watching(corpus, 6), only) == {"total": "cached"}
+    newer = {"config": {"x": 1}}
+    with pytest.raises(UserError, match="total needs extra, which is not made"):
+        run(watching(corpus, 6, **newer), only)
+    assert store.find("extra", "0") is None
+    assert run(watching(corpus, 5, **newer), only) == {"total": "made"}

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
-from toy import Ran
+from toy_graph import Ran
 
 import pipeline.lease
 from pipeline.artifact import LONG_LIST

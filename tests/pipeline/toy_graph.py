@@ -3,7 +3,7 @@
     split -> count/long, count/short -> total -> model (not deterministic)
 
 As a program it runs the graph in a process of its own, so that tests can kill it:
-`python toy.py STORE CORPUS CONFIG_JSON`; it prints the outcome as JSON.
+`python toy_graph.py STORE CORPUS CONFIG_JSON`; it prints the outcome as JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +119,8 @@ def behave(context: Context, part: str) -> None:
 
 
 def stage(name: str, version: int = 1, **options: Any) -> Stage:
-    options = {"modules": ("toy",), "libraries": ("pyarrow",), "needs_ray": False} | options
-    return Stage(name, version, f"toy:{name}", **options)
+    options = {"modules": ("toy_graph",), "libraries": ("pyarrow",), "needs_ray": False} | options
+    return Stage(name, version, f"toy_graph:{name}", **options)
 
 
 def nodes(corpus: Path, config: Mapping[str, Any]) -> list[Node]:
@@ -142,22 +142,17 @@ def nodes(corpus: Path, config: Mapping[str, Any]) -> list[Node]:
     }
     kinds["model"] = stage("model", deterministic=False, needs_ray=True)
     long, short = ({"count": {"min": m}} for m in (config.get("min", 4), 1))
-    return [
-        # In an order of their own, to see that they are put into the graph's.
-        Node("total", kinds["total"], {}, settings, {"a": "count/long", "b": "count/short"}, need),
-        Node("count/long", kinds["count"], long, settings, {"documents": "split"}, need),
-        Node("count/short", kinds["count"], short, settings, {"documents": "split"}, need),
-        Node("model", kinds["model"], {}, settings, {"counts": "total"}, need),
-        Node(
-            "split",
-            kinds["split"],
-            {"split": {"lower": config.get("lower", True)}},
-            settings,
-            {},
-            need,
-            listing,
-        ),
+    both = {"a": "count/long", "b": "count/short"}
+    split = {"split": {"lower": config.get("lower", True)}}
+    # In an order of their own, to see that they are put into the graph's.
+    given = [
+        Node("total", kinds["total"], {}, settings, both),
+        Node("count/long", kinds["count"], long, settings, {"documents": "split"}),
+        Node("count/short", kinds["count"], short, settings, {"documents": "split"}),
+        Node("model", kinds["model"], {}, settings, {"counts": "total"}),
+        Node("split", kinds["split"], split, settings, raw=listing),
     ]
+    return [replace(node, resources=need) for node in given]
 
 
 @dataclass
