@@ -161,7 +161,7 @@ def _widths(
     data: Bytes, first: Positions, last: Positions, blank: Flags
 ) -> tuple[Positions, Positions]:
     """Columns of each line (white space at its ends left out) and of its first word."""
-    columns = np.cumsum(_COLUMNS[data], dtype=np.int64)
+    columns = np.cumsum(_COLUMNS[data], dtype=np.int32)
     # `last` may stand on the continuation byte of a character; these are 0 wide.
     before = columns[first] - _COLUMNS[data[first]]
     width = np.where(blank, 0, columns[last] - before)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.text import cleaning
 from stages.text.cleaning import CleaningOptions, clean, long_enough, nfc_candidates
 from tests.oracle import plain_cleaning
 from tests.oracle.shared_corpora import corpora
@@ -43,6 +44,21 @@ def test_equals_the_plain_twin(texts: list[str], unwrap: bool, nfc: bool) -> Non
     result = clean(pa.array(texts, pa.string()), CleaningOptions(unwrap, nfc)).texts
     result.validate(full=True)
     assert result.to_pylist() == [plain_cleaning.clean(t, unwrap, nfc) for t in texts]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(TEXTS, max_size=6), st.integers(1, 60))
+def test_blocks_make_no_difference(texts: list[str], size: int) -> None:
+    column = pa.array(texts, pa.string())
+    whole = clean(column)
+    default = cleaning.BLOCK_BYTES
+    cleaning.BLOCK_BYTES = size
+    try:
+        parts = clean(column)
+    finally:
+        cleaning.BLOCK_BYTES = default
+    assert parts.texts.equals(whole.texts)
+    assert parts.counts == whole.counts
 
 
 @settings(max_examples=200, deadline=None)
@@ -99,6 +115,7 @@ def test_counts_say_what_was_done() -> None:
         "line_breaks": 2,
         "invisible": 2,
         "nfc_documents": 1,
+        "joined_lines": 0,
         "white_space": 3,
     }
 
