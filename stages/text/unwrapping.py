@@ -117,7 +117,8 @@ def _breaks_that_stay(
     widest = np.maximum.reduceat(width, block_starts)
     block_width = np.repeat(widest, np.diff(np.append(block_starts, len(starts))))
 
-    b0, b1, b2, b3 = (data[first + i] for i in range(4))
+    # As if spaces followed the line: a mark may stand alone.
+    b0, b1, b2, b3 = (np.where(first + i <= last, data[first + i], _SPACE) for i in range(4))
     item = (
         (_BULLET[b0] & (b1 == _SPACE))
         | ((b0 == 0xE2) & (b1 == 0x80) & (b2 == 0xA2))

@@ -38,7 +38,7 @@ def cleaned(text: str, **options: bool) -> str:
     return clean(pa.array([text]), CleaningOptions(**options)).texts[0].as_py()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.booleans(), st.booleans())
 def test_equals_the_plain_twin(texts: list[str], unwrap: bool, nfc: bool) -> None:
     result = clean(pa.array(texts, pa.string()), CleaningOptions(unwrap, nfc)).texts

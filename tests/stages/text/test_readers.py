@@ -128,6 +128,16 @@ def test_of_a_truncated_file_the_rest_is_counted(tmp_path: Path, ending: str, fo
         assert len(texts) > 15_000
 
 
+@pytest.mark.parametrize("ending", [".gz", ".xz"])
+def test_nothing_that_was_unpacked_is_lost(tmp_path: Path, ending: str) -> None:
+    text = " ".join(str(random.Random(3).random()) for _ in range(2000)) + AESOP[0]
+    path = store(tmp_path / f"a.txt{ending}", text.encode())
+    path.write_bytes(path.read_bytes()[:-1])
+    texts, batch = read_all(path)
+    assert batch.rejects == {"truncated": 1}
+    assert texts == [text]
+
+
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst"])
 def test_files_that_are_not_what_their_name_says(tmp_path: Path, ending: str) -> None:
     for name in (f"a.txt{ending}", f"a.jsonl{ending}", f"a.parquet{ending}"):
