@@ -163,7 +163,10 @@ class MlflowWriter:
         if found is None:
             try:
                 self._experiment_id = client.create_experiment(
-                    self._experiment, artifact_location=self._artifact_location
+                    self._experiment,
+                    artifact_location=self._artifact_location,
+                    # Without it MLflow's pages file the runs under evaluations of prompts.
+                    tags={"mlflow.experimentKind": "custom_model_development"},
                 )
             except MlflowException:
                 # Another run may have made it in between.

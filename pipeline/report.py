@@ -13,9 +13,8 @@ from jinja2 import Environment, PackageLoader, Template, select_autoescape
 from pipeline.stage import Histogram, Json, Node, Result, flatten
 
 WIDTH = 640
-HEIGHT = 180
-BASE = 160
-"""The histogram's drawing area in SVG units: bars stand on the line at `BASE`."""
+HEIGHT = 160
+"""A histogram's drawing area in SVG units."""
 
 
 def page(node: Node, manifest: Mapping[str, Json], result: Result) -> str:
@@ -39,7 +38,7 @@ def page(node: Node, manifest: Mapping[str, Json], result: Result) -> str:
         blocks=[_bars(b) if isinstance(b, Histogram) else b for b in result.report],
         config=list(flatten(node.config)),
         inputs=[_input_row(role, value) for role, value in (manifest.get("inputs") or {}).items()],
-        versions=list((manifest.get("versions") or {}).items()),
+        versions=list(flatten(manifest.get("versions") or {})),
     )
 
 
@@ -79,34 +78,23 @@ def _bars(histogram: Histogram) -> dict[str, Any]:
     tallest = max(counts, default=0) or 1.0
     bars = []
     for (left, right), count in zip(pairwise(edges), counts, strict=True):
-        height = BASE * count / tallest
+        height = HEIGHT * count / tallest
         bars.append(
             {
                 "x": f"{(left - low) * across:.2f}",
-                "y": f"{BASE - height:.2f}",
+                "y": f"{HEIGHT - height:.2f}",
                 "width": f"{max((right - left) * across - 1, 0.5):.2f}",
                 "height": f"{height:.2f}",
                 "title": f"{shown(left)} to {shown(right)}: {shown(count)}",
             }
         )
-    middle = len(edges) // 2
-    ticks = [
-        {"x": 0, "anchor": "start", "text": shown(low)},
-        {
-            "x": f"{(edges[middle] - low) * across:.2f}",
-            "anchor": "middle",
-            "text": shown(edges[middle]),
-        },
-        {"x": WIDTH, "anchor": "end", "text": shown(high)},
-    ]
     return {
         "title": histogram.title,
         "unit": histogram.unit,
         "width": WIDTH,
         "height": HEIGHT,
-        "base": BASE,
         "bars": bars,
-        "ticks": ticks,
+        "ticks": [shown(low), shown((low + high) / 2), shown(high)],
         "rows": [(*pair, n) for pair, n in zip(pairwise(edges), counts, strict=True)],
     }
 

@@ -243,7 +243,11 @@ class MlflowTracking:
                 return
             # Here, and not in the outbox's thread: two threads that import overlapping packages
             # at once can see half-made modules.
-            import_mlflow()
+            try:
+                import_mlflow()
+            except Exception as error:
+                self._notice(f"tracking: MLflow cannot be loaded, nothing is recorded: {error}")
+                return
             writer = MlflowWriter(
                 self._uri, self._config.experiment, self._artifact_location, self._notice
             )
@@ -276,7 +280,8 @@ class MlflowTracking:
         """Open the node's run below the parent, or continue the run of an unfinished attempt."""
         if self._outbox is None:
             self.start_run([node])
-        assert self._outbox is not None
+        if self._outbox is None:
+            return NoNodeRun()
         run = MlflowNodeRun(uuid.uuid4().hex, node, self._outbox)
         tags = {
             **self._common_tags(),
@@ -307,7 +312,8 @@ class MlflowTracking:
 
     def node_finished(self, run: NodeRun, artifact: Artifact, result: Result) -> None:
         """Send figures, manifest, report and samples, and end the node's run."""
-        assert isinstance(run, MlflowNodeRun)
+        if not isinstance(run, MlflowNodeRun):
+            return
         manifest = artifact.manifest
         counts = {f"counts/{name}": count for name, count in result.counts.items()}
         now = int(time.time() * 1000)
@@ -322,10 +328,13 @@ class MlflowTracking:
         words = {k: str(v) for k, v in result.figures.items() if isinstance(v, str) and v}
         if words:
             self._put("tags", run.key, {safe_name(f"figure.{k}"): v for k, v in words.items()})
-        self._text(
-            run.key, "manifest.json", json.dumps(dict(manifest), indent=2, ensure_ascii=False)
-        )
-        self._text(run.key, "report.html", page(run.node, manifest, result))
+        whole = json.dumps(dict(manifest), indent=2, ensure_ascii=False)
+        self._text(run.key, "manifest.json", whole)
+        try:
+            self._text(run.key, "report.html", page(run.node, manifest, result))
+        except Exception as error:
+            # The artifact is finished; a fault in its report must not undo that.
+            self._notice(f"{run.node.name}: no report: {first_line(error)}")
         if result.samples:
             self._text(run.key, "samples.txt", "\n\n".join(result.samples) + "\n")
         self._end(run.key, "FINISHED")
@@ -333,7 +342,8 @@ class MlflowTracking:
 
     def node_ended(self, run: NodeRun, state: Literal["failed", "interrupted"], text: str) -> None:
         """End the node's run as FAILED or KILLED, with the message or traceback as an artifact."""
-        assert isinstance(run, MlflowNodeRun)
+        if not isinstance(run, MlflowNodeRun):
+            return
         if text:
             self._text(run.key, "error.txt", text)
         self._end(run.key, "FAILED" if state == "failed" else "KILLED")

@@ -31,7 +31,8 @@ class CorpusConfig(Group):
         "files", description="python_docs: docstrings of installed packages; files: paths below."
     )
     paths: tuple[str, ...] = Field(
-        (), description="Files, folders or globs (kind: files). Absolute, or from the current folder."
+        (),
+        description="Files, folders or globs (kind: files). Absolute, or from the current folder.",
     )
     format: Literal["auto", "text", "sentences", "jsonl", "parquet"] = Field(
         "auto",
@@ -78,7 +79,8 @@ class VocabConfig(Group):
     )
     chinese_characters: bool = Field(True, description="Each CJK ideograph is a word of its own.")
     trainer: Literal["exact", "huggingface"] = Field(
-        "exact", description="exact: deterministic, 64-bit counts; huggingface: tokenizers' trainer."
+        "exact",
+        description="exact: deterministic, 64-bit counts; huggingface: tokenizers' trainer.",
     )
     min_frequency: PositiveInt = Field(2, description="Merges seen less often are not made.")
     limit_alphabet: PositiveInt = Field(
@@ -105,7 +107,8 @@ class PairsConfig(Group):
         128, description="Tokens a row at most, the three special tokens included."
     )
     balance: Literal["exact", "reference"] = Field(
-        "exact", description="exact: half IsNext, half NotNext in each shard; reference: as google's."
+        "exact",
+        description="exact: half IsNext, half NotNext in each shard; reference: as google's.",
     )
     short_sequence_probability: Share = Field(
         0.1, description="Share of documents, in each pass, with a random shorter target."
@@ -218,9 +221,7 @@ class RoundingConfig(Group):
     """Changes the last bits only: recorded in checkpoints, not fingerprinted."""
 
     micro_batch_tokens: PositiveInt = Field(8192, description="Token budget of a micro-batch.")
-    threads: PositiveInt | None = Field(
-        None, description="torch threads a worker; null: its CPUs."
-    )
+    threads: PositiveInt | None = Field(None, description="torch threads a worker; null: its CPUs.")
     attention: Literal["auto", "sdpa", "varlen"] = Field(
         "auto", description="varlen: torch's packed attention on CUDA; sdpa: anywhere."
     )
@@ -264,7 +265,8 @@ class Config(RunConfig):
     objective: ObjectiveConfig = ObjectiveConfig()
     train: TrainConfig = TrainConfig()
     phases: tuple[PhaseConfig, ...] = Field(
-        (), description="Phases in order, each from the last one's weights; empty: one, as pairs says."
+        (),
+        description="Phases in order, each from the last one's weights; empty: one, as pairs says.",
     )
     rounding: RoundingConfig = RoundingConfig()
     speed: SpeedConfig = SpeedConfig()

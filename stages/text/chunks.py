@@ -194,20 +194,20 @@ def _mend(bounds: list[int], offsets: list[int], cuts: list[int], room: int) -> 
 
 def _cut_positions(sentences: Sentences) -> Int64s:
     """[S] the word start nearest to each sentence's middle, or -1 where it cannot be cut."""
-    starts = sentences.offsets[:-1]
-    ends = sentences.offsets[1:]
-    cuts = np.full(len(starts), -1, dtype=np.int64)
-    words = np.flatnonzero(sentences.word_starts)
-    long = np.flatnonzero(sentences.lengths >= MINIMUM_CUT_TOKENS)
-    if not len(long) or not len(words):
-        return cuts
-    middle = (starts[long] + ends[long]) // 2
-    after = np.searchsorted(words, middle)
-    left = words[np.maximum(after - 1, 0)]
-    right = words[np.minimum(after, len(words) - 1)]
-    nearest = np.where(np.abs(middle - left) <= np.abs(right - middle), left, right)
-    inside = (nearest >= starts[long] + MINIMUM_HALF_TOKENS) & (
-        nearest <= ends[long] - MINIMUM_HALF_TOKENS
-    )
-    cuts[long] = np.where(inside, nearest, -1)
+    cuts = np.full(len(sentences.lengths), -1, dtype=np.int64)
+    open_ones = np.flatnonzero(sentences.lengths >= MINIMUM_CUT_TOKENS)
+    low = sentences.offsets[open_ones] + MINIMUM_HALF_TOKENS
+    high = sentences.offsets[open_ones + 1] - MINIMUM_HALF_TOKENS
+    left = (sentences.offsets[open_ones] + sentences.offsets[open_ones + 1]) // 2
+    right = left.copy()
+    # Outwards from the middle, one token a step; most sentences are done after two or three.
+    while len(open_ones):
+        for place in (right, left):
+            found = (
+                sentences.word_starts[np.clip(place, low, high)] & (low <= place) & (place <= high)
+            )
+            cuts[open_ones[found]] = place[found]
+        going = (cuts[open_ones] < 0) & ((left > low) | (right < high))
+        open_ones, low, high = open_ones[going], low[going], high[going]
+        left, right = left[going] - 1, right[going] + 1
     return cuts

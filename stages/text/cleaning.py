@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stages.text.buffers import Bytes, Offsets, text_array, text_buffer
 from stages.text.unwrapping import join_wrapped_lines
@@ -72,6 +73,15 @@ def clean(texts: pa.Array, options: CleaningOptions | None = None) -> Cleaned:
     data, offsets = _white_space(data, offsets)
     counts["white_space"] = before - len(data)
     return Cleaned(text_array(data, offsets), counts)
+
+
+def long_enough(texts: pa.Array, min_characters: int) -> tuple[pa.BooleanArray, dict[str, int]]:
+    """Which cleaned texts stay, and how many do not: "empty" and "too_short" (in characters)."""
+    lengths = pc.utf8_length(texts)
+    empty = pc.sum(pc.equal(lengths, 0)).as_py() or 0
+    keep = pc.greater_equal(lengths, max(min_characters, 1))
+    dropped = len(texts) - (pc.sum(keep).as_py() or 0)
+    return keep, {"empty": empty, "too_short": dropped - empty}
 
 
 def _table(newlines: bytes, spaces: bytes) -> bytes:

@@ -53,7 +53,7 @@ def walk(top: str, pattern: tuple[str, ...]) -> Iterator[tuple[str, bool, str]]:
         deeper = []
         for item in items:
             parts = (*above, item.name)
-            is_folder = item.is_dir()
+            is_folder = _is_folder(item)
             if is_folder and not _leads_to_match(parts, pattern):
                 continue
             if item.name.startswith("."):
@@ -67,6 +67,13 @@ def walk(top: str, pattern: tuple[str, ...]) -> Iterator[tuple[str, bool, str]]:
             elif any(_matches(parts[:i], pattern) for i in range(1, len(parts))):
                 yield item.path, False, ""
         stack.extend(reversed(deeper))
+
+
+def _is_folder(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
 
 
 def regular_file(path: str) -> tuple[os.stat_result | None, str]:

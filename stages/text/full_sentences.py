@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stages.text.chunks import Sentences
-from stages.text.pairing import Counts, NoPairsError
+from stages.text.pair_counts import Counts
+from stages.text.pairing import NoPairsError
 from stages.text.random import Stream
 
 Int64s = NDArray[np.int64]
@@ -57,7 +58,9 @@ def full_sentences(
         raise NoPairsError("this shard holds no tokens: check the corpus", counts)
     offsets, documents = _pieces(filled, room)
     # With a [SEP] between documents, a row's length is a difference of these shifted positions.
-    shift = documents if across_documents else np.zeros_like(documents)
+    shift = np.zeros_like(documents)
+    if across_documents:
+        shift[1:] = np.cumsum(documents[1:] != documents[:-1])
     piece_ends = offsets[1:] + shift
     stop = np.searchsorted(piece_ends, offsets[:-1] + shift + room, side="right")
     if not across_documents:

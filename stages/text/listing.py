@@ -193,10 +193,8 @@ def list_files(
     Raises:
         InputNotFound: a path does not exist or is not readable as said, or nothing is left.
     """
-    found: dict[str, tuple[os.stat_result, Format, str]] = {}
-    skipped: dict[str, str] = {}
+    gathered = _Gathered(format)
     roots: list[str] = []
-    real: dict[str, str] = {}
     for given in sorted(paths):
         path = os.path.normpath(Path(base).absolute() / Path(given).expanduser())
         pattern: tuple[str, ...] = ()
@@ -206,30 +204,27 @@ def list_files(
             raise InputNotFound(f"corpus path does not exist: {given} (looked at {path})")
         if not Path(path).is_dir():
             roots.append(str(Path(path).parent))
-            _add_named(path, given, format, found, real)
+            gathered.add_given(path, given)
             continue
         roots.append(path)
         matched = False
         for file, named, problem in walk(path, pattern):
             matched = True
-            if problem:
-                skipped[file] = problem
-            else:
-                _add_found(file, named, format, found, skipped, real)
+            gathered.add_found(file, named, problem)
         if pattern and not matched:
             raise InputNotFound(f"no file matches the corpus path {given} (looked under {path})")
-    if not found:
-        raise InputNotFound(_nothing_readable(paths, format, skipped))
+    if not gathered.files:
+        raise InputNotFound(_nothing_readable(paths, format, gathered.skipped))
     root = os.path.commonpath(roots)
     entries = [
         FileEntry(relative_path(file, root), info.st_size, info.st_mtime_ns, kind, compression)
-        for file, (info, kind, compression) in found.items()
+        for file, (info, kind, compression) in gathered.files.items()
     ]
-    left_out = [Skipped(relative_path(file, root), why) for file, why in skipped.items()]
+    skipped = [Skipped(relative_path(file, root), why) for file, why in gathered.skipped.items()]
     return FileListing(
         root,
         tuple(sorted(entries, key=lambda e: e.path)),
-        tuple(sorted(left_out, key=lambda s: s.path)),
+        tuple(sorted(skipped, key=lambda s: s.path)),
     )
 
 
@@ -276,51 +271,64 @@ def relative_path(file: str, root: str) -> str:
     return os.path.relpath(file, root).replace(os.sep, "/")
 
 
-def _add_named(
-    path: str,
-    given: str,
-    format: str,
-    found: dict[str, tuple[os.stat_result, Format, str]],
-    real: dict[str, str],
-) -> None:
-    info, problem = regular_file(path)
-    if info is None:
-        raise InputNotFound(f"corpus path {given} is {problem}: name a file or a folder")
-    kind, compression = file_format(path, format)
-    if format != "auto":
-        kind = format  # type: ignore[assignment]
-    if kind is None:
-        raise InputNotFound(
-            f"cannot tell the format of {given} by its ending: set corpus.format "
-            f"(known endings: {_known_endings()})"
-        )
-    if real.setdefault(os.path.realpath(path), path) == path:
-        found[path] = (info, kind, compression)
+class _Gathered:
+    """Files found so far, each under the first of its names, and what was skipped and why."""
 
+    def __init__(self, format: str) -> None:
+        self.format = format
+        self.files: dict[str, tuple[os.stat_result, Format, str]] = {}
+        self.skipped: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._folders: dict[str, str] = {}
 
-def _add_found(
-    path: str,
-    named: bool,
-    format: str,
-    found: dict[str, tuple[os.stat_result, Format, str]],
-    skipped: dict[str, str],
-    real: dict[str, str],
-) -> None:
-    info, problem = regular_file(path)
-    if info is None:
-        skipped[path] = problem
-        return
-    kind, compression = file_format(path, format)
-    if kind is None and named and format != "auto":
-        kind = format  # type: ignore[assignment]
-    if kind is None:
-        skipped[path] = "unknown ending" if format == "auto" else f"does not end as {format}"
-        return
-    first = real.setdefault(os.path.realpath(path), path)
-    if first == path:
-        found[path] = (info, kind, compression)
-    elif path not in found:
-        skipped[path] = f"the same file as {Path(first).name}"
+    def add_given(self, path: str, given: str) -> None:
+        """Add a file that was named by itself: that it cannot be read is an error."""
+        info, problem = regular_file(path)
+        if info is None:
+            raise InputNotFound(f"corpus path {given} is {problem}: name a file or a folder")
+        kind, compression = file_format(path, self.format)
+        if self.format != "auto":
+            kind = self.format  # type: ignore[assignment]
+        if kind is None:
+            raise InputNotFound(
+                f"cannot tell the format of {given} by its ending: set corpus.format "
+                f"(known endings: {_known_endings()})"
+            )
+        if self._first_name(path) == path:
+            self.files[path] = (info, kind, compression)
+
+    def add_found(self, path: str, named: bool, problem: str) -> None:
+        """Add a file found in a folder, `named` by a glob or not."""
+        info = None
+        if not problem:
+            info, problem = regular_file(path)
+        if info is None:
+            self.skipped[path] = problem
+            return
+        kind, compression = file_format(path, self.format)
+        if kind is None and named and self.format != "auto":
+            kind = self.format  # type: ignore[assignment]
+        if kind is None:
+            auto = self.format == "auto"
+            self.skipped[path] = "unknown ending" if auto else f"does not end as {self.format}"
+            return
+        first = self._first_name(path)
+        if first == path:
+            self.files[path] = (info, kind, compression)
+        else:
+            self.skipped[path] = f"the same file as {Path(first).name}"
+
+    def _first_name(self, path: str) -> str:
+        """The name under which the file at `path` was met first."""
+        # Folders hold many files: following a folder's links once is faster than for each file.
+        folder, name = os.path.split(path)
+        if Path(path).is_symlink():
+            real = os.path.realpath(path)
+        else:
+            if folder not in self._folders:
+                self._folders[folder] = os.path.realpath(folder)
+            real = f"{self._folders[folder]}{os.sep}{name}"
+        return self._names.setdefault(real, path)
 
 
 def _known_endings() -> str:

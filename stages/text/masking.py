@@ -88,8 +88,7 @@ class MaskOptions:
     @cached_property
     def ordinary_ids(self) -> Int64s:
         """Ordinary entries, ascending."""
-        entries: Int64s = np.flatnonzero(self.ordinary)
-        return entries
+        return np.flatnonzero(self.ordinary)
 
     @cached_property
     def ordinary_rank(self) -> Int64s:
@@ -100,7 +99,8 @@ class MaskOptions:
     def quota(self, lengths: Int64s) -> Int64s:
         """Predictions for rows of these lengths: the reference's rule, `round` half to even."""
         wanted = np.rint(lengths * self.probability).astype(np.int64)
-        return np.minimum(self.max_predictions, np.maximum(1, wanted))
+        counts: Int64s = np.minimum(self.max_predictions, np.maximum(1, wanted))
+        return counts
 
 
 @dataclass(frozen=True)

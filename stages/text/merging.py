@@ -41,12 +41,14 @@ class Merger:
     are read. A place never returns to an old pair, since its symbols only grow.
     """
 
-    def __init__(self, spelling: Spelling, tokens: list[str], first_symbol: int) -> None:
+    def __init__(self, spelling: Spelling, tokens: list[str]) -> None:
+        """Begin with `tokens`, which hold all symbols of the spelling."""
         self.tokens = list(tokens)
         self._ids = {token: index for index, token in enumerate(self.tokens)}
+        ids = np.array([self._ids[symbol] for symbol in spelling.symbols], np.int64)
         n = spelling.symbol.size
         self._end = n  # stands for "no neighbour"; its symbol is none
-        self._symbol = np.append(spelling.symbol.astype(np.int64) + first_symbol, -1)
+        self._symbol = np.append(ids[spelling.symbol], -1)
         self._weight = spelling.weight
         place = np.arange(n, dtype=np.int32)
         last = np.append(spelling.begins[1:], np.ones(min(n, 1), bool))
@@ -71,7 +73,7 @@ class Merger:
                 heapq.heappush(self._queue, (-count, left, right, pair))
                 continue
             token = left + right.removeprefix(CONTINUATION)
-            # Two merges can spell one token ("a ##bc" and "ab ##c"): it gets one id.
+            # A token that was asked for beforehand keeps its id. Two merges never spell one token.
             if token not in self._ids:
                 self._ids[token] = len(self.tokens)
                 self.tokens.append(token)

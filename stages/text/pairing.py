@@ -5,7 +5,6 @@ Tokens are touched only at the end, by `rows.gather`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from stages.text.chunks import Sentences, draw_targets, make_chunks
 from stages.text.exchange import exchange
+from stages.text.pair_counts import Counts, pair_counts
 from stages.text.random import Stream
 from stages.text.reference_pairs import reference_pairs
 from stages.text.truncation import truncate_spans, truncated_lengths
@@ -21,8 +21,6 @@ from stages.text.truncation import truncate_spans, truncated_lengths
 __all__ = ["NoPairsError", "PairPlan", "Sentences", "SingleOriginError", "make_pairs"]
 
 Int64s = NDArray[np.int64]
-Counts = Mapping[str, Mapping[str, int]]
-"""unit ("documents", "sentences", "tokens") -> "in", "used" and reasons; in = used + reasons."""
 
 
 class NoPairsError(ValueError):
@@ -124,10 +122,13 @@ def make_pairs(
     else:
         pairs, lost = _reference(filled, targets, stream), np.zeros(0, dtype=np.int64)
     if not len(pairs.is_next):
+        counts = _counts(sentences, filled, pairs, np.zeros((0, 2), dtype=np.int64), lost)
         raise NoPairsError(
-            "no sentence pair can be made of this shard: its documents are single short sentences. "
-            "Give longer documents, or set objective.nsp: false to train without pairs",
-            _counts(sentences, filled, pairs, np.zeros((0, 2), dtype=np.int64), lost),
+            f"no sentence pair can be made of this shard: of {counts['sentences']['in']} sentences "
+            f"{counts['sentences']['single_sentence']} are short and alone in their document, and "
+            f"{counts['sentences']['no_partner']} find no partner in another one. "
+            "Give longer or more documents, or set objective.nsp: false to train without pairs",
+            counts,
         )
     return _finish(sentences, filled, pairs, lost, room, stream)
 
@@ -239,76 +240,13 @@ def _finish(
 def _counts(
     sentences: Sentences, filled: Sentences, pairs: _Pairs, spans: Int64s, lost: Int64s
 ) -> Counts:
-    """Account for every document, sentence and token that came in.
-
-    Args:
-        sentences, filled: the shard with and without empty sentences.
-        pairs: the rows.
-        spans: [m, 2] token ranges that the rows hold.
-        lost: sentences (of `filled`) that stood alone.
-    """
-    total = len(filled.lengths)
     firsts = np.concatenate([pairs.a_first, pairs.b_first])
     lasts = firsts + np.concatenate([pairs.a_sentences, pairs.b_sentences])
-    used = _covered(firsts, lasts, total)
-    single = np.zeros(total, dtype=np.bool_)
-    single[lost] = True
-    unpaired = ~used & ~single
-    before = np.concatenate([pairs.a, pairs.b])
-    tokens_in = int(filled.offsets[-1])
-    tokens_before = _union_size(before)
-    tokens_used = _union_size(spans)
-    tokens_single = int(filled.lengths[lost].sum())
-    documents = {
-        name: _documents_with(filled, flags)
-        for name, flags in (("used", used), ("no_partner", unpaired), ("single_sentence", single))
-    }
-    document_used = documents["used"]
-    document_unpaired = documents["no_partner"] & ~document_used
-    document_single = documents["single_sentence"] & ~document_used & ~document_unpaired
-    document_count = len(sentences.origins)
-    found = int(np.count_nonzero(document_used | document_unpaired | document_single))
-    return {
-        "documents": {
-            "in": document_count,
-            "used": int(np.count_nonzero(document_used)),
-            "empty": document_count - found,
-            "single_sentence": int(np.count_nonzero(document_single)),
-            "no_partner": int(np.count_nonzero(document_unpaired)),
-        },
-        "sentences": {
-            "in": len(sentences.lengths),
-            "used": int(np.count_nonzero(used)),
-            "empty": len(sentences.lengths) - total,
-            "single_sentence": len(lost),
-            "no_partner": int(np.count_nonzero(unpaired)),
-        },
-        "tokens": {
-            "in": tokens_in,
-            "used": tokens_used,
-            "truncated": tokens_before - tokens_used,
-            "single_sentence": tokens_single,
-            "no_partner": tokens_in - tokens_before - tokens_single,
-        },
-    }
-
-
-def _covered(starts: Int64s, ends: Int64s, size: int) -> NDArray[np.bool_]:
-    """[size] whether any [start, end) holds a position."""
-    steps = np.bincount(starts, minlength=size + 1) - np.bincount(ends, minlength=size + 1)
-    covered: NDArray[np.bool_] = np.cumsum(steps[:size]) > 0
-    return covered
-
-
-def _union_size(spans: Int64s) -> int:
-    """Positions that lie in at least one of the [start, end) rows of `spans`."""
-    ordered = spans[np.argsort(spans[:, 0], kind="stable")]
-    reached = np.maximum.accumulate(ordered[:, 1])
-    before = np.concatenate((ordered[:1, 0], reached[:-1]))
-    return int(np.maximum(0, ordered[:, 1] - np.maximum(ordered[:, 0], before)).sum())
-
-
-def _documents_with(sentences: Sentences, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """[D] whether any sentence of a document is flagged."""
-    before = np.concatenate(([0], np.cumsum(flags, dtype=np.int64)))
-    return before[sentences.documents[1:]] > before[sentences.documents[:-1]]
+    return pair_counts(
+        sentences,
+        filled,
+        used_sentences=np.stack([firsts, lasts], axis=1),
+        spans_before=np.concatenate([pairs.a, pairs.b]),
+        spans=spans,
+        lost=lost,
+    )

@@ -26,6 +26,7 @@ GROUP_BYTES = 128_000
 """Text handed to ICU in one call: a call a document costs more than the splitting itself."""
 
 _SPACE, _NEWLINE = 32, 10
+_LOWER_CASE = np.isin(np.arange(256), list(b"abcdefghijklmnopqrstuvwxyz"))
 _BLANK = np.isin(np.arange(256), list(b" \t\n\v\f\r"))
 
 Positions = npt.NDArray[np.int64]
@@ -116,11 +117,13 @@ def _trim(data: Bytes, offsets: Offsets, ends: Positions) -> tuple[Positions, Po
 def _inside_sentence(
     data: Bytes, offsets: Offsets, ends: Positions, document: Positions
 ) -> npt.NDArray[np.bool_]:
-    """Ends that stand behind an abbreviation or an initial and before more text of the line."""
-    more = np.flatnonzero(ends < offsets[document + 1])
+    """Ends behind an abbreviation or before a small letter, with more text on the line."""
+    more = np.flatnonzero(document[:-1] == document[1:])
     more = more[data[ends[more]] == _SPACE]  # a newline ends a sentence whatever it is
     inside = np.zeros(len(ends), np.bool_)
     starts = offsets[document]
     previous = np.maximum(np.append(0, ends[:-1]), starts)
     inside[more] = ends_with_abbreviation(data, ends[more], starts[more], previous[more])
+    # As UAX #29 has it for full stops: “Why?” she asked.
+    inside[more] |= _LOWER_CASE[data[ends[more] + 1]]
     return inside

@@ -110,7 +110,7 @@ def train(
         counts: int64 [n], how often each occurs.
         size: entries of the vocabulary, special tokens included. It ends smaller when no pair
             occurs `min_frequency` times any more.
-        special_tokens: first in the vocabulary, in this order.
+        special_tokens: first in the vocabulary, in this order; other required tokens may follow.
         limit_alphabet: characters kept, the most frequent; ties by code point.
         min_frequency: pairs seen less often are not merged.
         max_word_characters: as the tokeniser's.
@@ -123,10 +123,10 @@ def train(
         VocabularyTooSmall: special tokens and characters alone need more than `size`.
     """
     spelling, report = _spell(words, counts, limit_alphabet, max_word_characters)
-    tokens = [*special_tokens, *spelling.symbols]
-    if len(tokens) > size:
-        raise VocabularyTooSmall(size, len(special_tokens), len(spelling.symbols), limit_alphabet)
-    merger = Merger(spelling, tokens, first_symbol=len(special_tokens))
+    symbols = [symbol for symbol in spelling.symbols if symbol not in special_tokens]
+    if len(special_tokens) + len(symbols) > size:
+        raise VocabularyTooSmall(size, len(special_tokens), len(symbols), limit_alphabet)
+    merger = Merger(spelling, [*special_tokens, *symbols])
     merge_counts = merger.run(size, min_frequency)
     last = merge_counts[-1] if merge_counts else 0
     return merger.tokens, replace(report, merges=len(merge_counts), last_merge_count=last)

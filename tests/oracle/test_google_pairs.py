@@ -1,4 +1,5 @@
 import pytest
+
 from tests.oracle.google_pairs import (
     TOY_VOCABULARY,
     digest,

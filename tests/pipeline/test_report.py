@@ -65,13 +65,13 @@ def test_everything_is_on_the_page() -> None:
         "fingerprint": "a" * 64,
         "output_digest": "b" * 64,
         "inputs": {"vocab": {"node": "vocab", "output_digest": "c" * 64}},
-        "versions": {"pyarrow": "25.0.1"},
+        "versions": {"fingerprinted": {"pyarrow": "25.0.1"}, "recorded": {}},
         "tracking_run_id": "e" * 32,
     }
     reader = read(page(NODE, manifest, result))
     wanted = ["shard", "version 3", "1,234,567", "0.123457", '["en", "de"]', "30.00%", "a.txt"]
     wanted += ["Sentence lengths (words)", "It was the best of times,", "corpus.kind", "files"]
-    wanted += ["a" * 64, "b" * 64, "c" * 64, "pyarrow", "25.0.1", "e" * 32]
+    wanted += ["a" * 64, "b" * 64, "c" * 64, "fingerprinted.pyarrow", "25.0.1", "e" * 32]
     for text in wanted:
         assert text in reader.text, text
     assert reader.tags.count("rect") == 3

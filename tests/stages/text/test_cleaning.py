@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import gzip
+import json
+import unicodedata
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.text.cleaning import CleaningOptions, clean, long_enough, nfc_candidates
+from tests.oracle import plain_cleaning
+from tests.oracle.shared_corpora import corpora
+
+KEEP_LINES = CleaningOptions(unwrap=False)
+
+# What the kernels treat apart, often enough to meet.
+PIECES = st.one_of(
+    st.sampled_from(
+        list("\r\n\t\0\x0b\x0c\x1f\x7f\x85\xa0\xad\u2028\u2029\u200b\u200c\u3000\ufeff")
+    ),
+    st.sampled_from(
+        ["\r\n", "    ", "  ", "\n\n", "\n", ". ", "- ", "1. ", ">>> ", ":x: ", ":m:`x`"]
+    ),
+    st.sampled_from(
+        ["----", "word", "é", "e\u0301", "Ω", "\u212a", "が", "か\u3099", "紅樓夢", "”", "—"]
+    ),
+    st.sampled_from(["किताब", "\u0958", "한국", "\u1112\u1161\u11ab", "😀", "𝒳", "a" * 170]),
+    st.text(max_size=5),
+)
+TEXTS = st.lists(PIECES, max_size=25).map("".join)
+
+
+def cleaned(text: str, **options: bool) -> str:
+    return clean(pa.array([text]), CleaningOptions(**options)).texts[0].as_py()
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=6), st.booleans(), st.booleans())
+def test_equals_the_plain_twin(texts: list[str], unwrap: bool, nfc: bool) -> None:
+    result = clean(pa.array(texts, pa.string()), CleaningOptions(unwrap, nfc)).texts
+    result.validate(full=True)
+    assert result.to_pylist() == [plain_cleaning.clean(t, unwrap, nfc) for t in texts]
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS)
+def test_cleaned_text_is_clean_and_stays_so(text: str) -> None:
+    once = cleaned(text, unwrap=False)
+    assert cleaned(once, unwrap=False) == once
+    assert once == once.strip(" \n")
+    for bad in ("  ", " \n", "\n ", "\n\n\n", "\t", "\r", "\0", "\u2028", "\ufeff"):
+        assert bad not in once
+    assert unicodedata.is_normalized("NFC", once)
+
+
+def test_nfc_quick_check_misses_nothing() -> None:
+    """No character that the quick check passes is changed, composed or reordered by NFC."""
+    composed_of = set()
+    characters = [c for c in range(0x80, 0x110000) if not 0xD800 <= c < 0xE000]
+    for code in characters:
+        decomposition = unicodedata.decomposition(chr(code))
+        if decomposition and not decomposition.startswith("<"):
+            composed_of.update(int(x, 16) for x in decomposition.split()[1:])
+    composed_of |= {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}
+    texts = [chr(c).encode() for c in characters]
+    offsets = np.concatenate(([0], np.cumsum([len(t) for t in texts])))
+    data = np.frombuffer(b"".join(texts), np.uint8)
+    candidates = set(nfc_candidates(data, offsets).tolist())
+    for i, code in enumerate(characters):
+        if i in candidates or 0x2000 <= code <= 0x200A:
+            continue
+        assert unicodedata.is_normalized("NFC", chr(code)), hex(code)
+        assert unicodedata.combining(chr(code)) == 0, hex(code)
+        assert code not in composed_of, hex(code)
+
+
+def test_spellings_of_one_word_become_one() -> None:
+    assert cleaned("Phở bo\u0300") == "Phở bò"
+    assert cleaned("e\u0301", nfc=False) == "e\u0301"
+
+
+def test_joiners_of_indic_scripts_stay() -> None:
+    assert cleaned("क्\u200dष \u200bक") == "क्\u200dष क"
+
+
+def test_counts_say_what_was_done() -> None:
+    counts = clean(
+        pa.array(
+            ["\ufeffIt is\ta truth\r\nuniversally ack\u00adnowledged,\0 that\n", "e\u0301\x85  x"]
+        ),
+        KEEP_LINES,
+    ).counts
+    assert counts == {
+        "controls": 1,
+        "spaces": 1,
+        "line_breaks": 2,
+        "invisible": 2,
+        "nfc_documents": 1,
+        "white_space": 3,
+    }
+
+
+PRIDE = (
+    "It is a truth universally acknowledged, that a single man in possession\r\n"
+    "of a good fortune, must be in want of a wife.\r\n\r\n"
+    "However little known the feelings or views of such a man may be on his\r\n"
+    "first entering a neighbourhood, this truth is so well fixed.\r\n"
+)
+
+
+def test_hard_wrapped_prose_is_joined() -> None:
+    assert cleaned(PRIDE).split("\n\n") == [
+        "It is a truth universally acknowledged, that a single man in possession "
+        "of a good fortune, must be in want of a wife.",
+        "However little known the feelings or views of such a man may be on his "
+        "first entering a neighbourhood, this truth is so well fixed.",
+    ]
+    assert clean(pa.array([PRIDE])).counts["joined_lines"] == 2
+
+
+def test_docstring_layout_keeps_its_lines() -> None:
+    text = """Return the sum of array elements over a given axis treating those that
+are not numbers as zero.
+
+Parameters
+----------
+a : array_like
+    Array containing numbers whose sum is desired. If `a` is not an
+    array, a conversion is attempted, as in :func:`numpy.asarray` and its
+    relatives.
+axis : int, optional
+
+    >>> nansum([1, nan])
+    1.0
+"""
+    assert cleaned(text).split("\n") == [
+        "Return the sum of array elements over a given axis treating those that "
+        "are not numbers as zero.",
+        "",
+        "Parameters",
+        "----------",
+        "a : array_like",
+        "Array containing numbers whose sum is desired. If `a` is not an array, a conversion is "
+        "attempted, as in :func:`numpy.asarray` and its relatives.",
+        "axis : int, optional",
+        "",
+        ">>> nansum([1, nan])",
+        "1.0",
+    ]
+
+
+def test_lists_and_verse() -> None:
+    items = (
+        "- the first thing that has to be done by all\n  who come\n- the second\n1. one\n12) twelve"
+    )
+    assert cleaned(items).split("\n") == [
+        "- the first thing that has to be done by all who come",
+        "- the second",
+        "1. one",
+        "12) twelve",
+    ]
+    title = "Assistant in the Department of Oriental Printed Books\n\nBY\nLIONEL GILES, M.A."
+    assert cleaned(title) == title
+    dedication = "Captain Valentine Giles, R.G.\nin the hope that\na work 2400 years old"
+    assert cleaned(dedication).count("\n") == 1, "only the widest line cannot be told from prose"
+
+
+def test_chinese_lines_join_without_a_space() -> None:
+    text = (
+        "　　後來，又不知過了几世几劫，因有個空空道人訪道求仙，忽從這大荒山\n"
+        "無稽崖青埂峰下經過，忽見一大塊石上字跡分明，編述歷歷．空空道人乃從\n"
+        "頭一看．\n"
+        "　　無材可去補蒼天，枉入紅塵若許年．\n"
+    )
+    assert cleaned(text).split("\n") == [
+        "後來，又不知過了几世几劫，因有個空空道人訪道求仙，忽從這大荒山"
+        "無稽崖青埂峰下經過，忽見一大塊石上字跡分明，編述歷歷．空空道人乃從頭一看．",
+        "無材可去補蒼天，枉入紅塵若許年．",
+    ]
+
+
+def test_long_enough_counts_characters_and_tells_empty_from_short() -> None:
+    keep, counts = long_enough(pa.array(["", "日本", "日本語", "abcd"]), 3)
+    assert keep.to_pylist() == [False, False, True, True]
+    assert counts == {"empty": 1, "too_short": 1}
+
+
+def test_empty_and_sliced_columns() -> None:
+    assert clean(pa.array([], pa.string())).texts.to_pylist() == []
+    assert clean(pa.array(["", " \n", "\0"])).texts.to_pylist() == ["", "", ""]
+    column = pa.array(["not me ", " one\r\n", "two  three", "nor me"])
+    assert clean(column.slice(1, 2)).texts.to_pylist() == ["one", "two three"]
+    with pytest.raises(ValueError, match="null"):
+        clean(pa.array(["x", None]))
+    with pytest.raises(ValueError, match="strings"):
+        clean(pa.array([1]))
+
+
+@pytest.mark.parametrize("name", ["peps/peps.jsonl.gz", "vietnamese/d2l-vn.jsonl.gz"])
+def test_real_documents_equal_the_plain_twin(name: str) -> None:
+    with gzip.open(corpora() / name, "rt", encoding="utf-8") as file:
+        texts = [json.loads(line)["text"] for line in file][:60]
+    assert clean(pa.array(texts)).texts.to_pylist() == [plain_cleaning.clean(t) for t in texts]

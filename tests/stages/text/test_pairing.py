@@ -1,0 +1,196 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.text.chunks import Sentences
+from stages.text.pairing import NoPairsError, PairPlan, SingleOriginError, make_pairs
+from stages.text.random import Stream
+from tests.oracle.pair_corpora import KINDS, from_documents, from_lengths, made_up, real_documents
+
+GOLDEN_ROWS = [
+    [28, 36, 36, 38, 1, 1, 1],
+    [0, 5, 25, 28, 0, 0, 1],
+    [38, 44, 44, 50, 1, 2, 2],
+    [17, 24, 8, 14, 0, 1, 0],
+]
+
+
+def features(plan: PairPlan) -> np.ndarray:
+    """[n, 4] tokens of A and B after truncation, sentences of A and B before it."""
+    a_tokens, b_tokens = np.diff(plan.a, axis=1), np.diff(plan.b, axis=1)
+    return np.column_stack([a_tokens, b_tokens, plan.a_sentences, plan.b_sentences])
+
+
+def assert_sound(shard: Sentences, plan: PairPlan, room: int) -> None:
+    for tokens, before in ((plan.a, plan.a_before), (plan.b, plan.b_before)):
+        assert np.all(before[:, 0] <= tokens[:, 0]) and np.all(tokens[:, 1] <= before[:, 1])
+        assert np.all(tokens[:, 0] < tokens[:, 1])
+    lengths = np.diff(plan.a, axis=1) + np.diff(plan.b, axis=1)
+    assert lengths.max() <= room
+    followed = plan.is_next
+    assert np.array_equal(plan.a_before[followed, 1], plan.b_before[followed, 0])
+    assert np.array_equal(plan.document[followed], plan.partner[followed])
+    origins = shard.origins
+    assert np.all(origins[plan.document[~followed]] != origins[plan.partner[~followed]])
+    token_document = np.repeat(shard.document_of, shard.lengths)
+    for owner, spans in ((plan.document, plan.a_before), (plan.partner, plan.b_before)):
+        assert np.array_equal(token_document[spans[:, 0]], owner)
+        assert np.array_equal(token_document[spans[:, 1] - 1], owner)
+    # Sentences begin and end where the shard says, or a cut one ends at a word.
+    edges = set(shard.offsets.tolist())
+    for spans in (plan.a_before[~plan.is_cut], plan.b_before[~plan.is_cut]):
+        assert edges.issuperset(spans.ravel().tolist())
+    assert np.all(shard.word_starts[plan.b_before[plan.is_cut, 0]])
+    for unit in plan.counts.values():
+        assert min(unit.values()) >= 0
+        assert unit["in"] == sum(unit.values()) - unit["in"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(KINDS),
+    st.integers(0, 10**6),
+    st.sampled_from((8, 16, 64, 128, 512)),
+    st.sampled_from((0.0, 0.1, 1.0)),
+)
+def test_exact_keeps_its_promises(kind: str, seed: int, length: int, short: float) -> None:
+    shard = made_up(kind, seed, scale=0.4)
+    try:
+        plan = make_pairs(
+            shard, max_seq_length=length, stream=Stream(seed), short_sequence_probability=short
+        )
+    except NoPairsError as error:
+        assert "objective.nsp: false" in str(error)
+        return
+    assert_sound(shard, plan, length - 3)
+    not_next = int(np.count_nonzero(~plan.is_next))
+    assert abs(2 * not_next - len(plan)) <= 1
+    for spans in (plan.a_before, plan.b_before):
+        assert len(np.unique(spans[:, 0])) == len(plan)
+    # A and B of chunks never overlap, so used tokens are exactly those of the rows.
+    used = int((np.diff(plan.a, axis=1) + np.diff(plan.b, axis=1)).sum())
+    assert plan.counts["tokens"]["used"] == used
+    covered = np.zeros(len(shard.word_starts), dtype=np.int64)
+    for start, end in np.concatenate([plan.a_before, plan.b_before]).tolist():
+        covered[start:end] += 1
+    assert covered.max() == 1
+    owner = np.repeat(np.arange(len(shard.lengths)), shard.lengths)
+    assert plan.counts["sentences"]["used"] == len(np.unique(owner[covered > 0]))
+    document = np.repeat(shard.document_of, shard.lengths)
+    assert plan.counts["documents"]["used"] == len(np.unique(document[covered > 0]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(KINDS), st.integers(0, 10**6), st.sampled_from((8, 16, 64, 128)))
+def test_reference_keeps_its_promises(kind: str, seed: int, length: int) -> None:
+    shard = made_up(kind, seed, scale=0.3)
+    try:
+        plan = make_pairs(shard, max_seq_length=length, stream=Stream(seed), balance="reference")
+    except SingleOriginError:
+        return
+    assert_sound(shard, plan, length - 3)
+    assert plan.counts["sentences"]["used"] == int(np.count_nonzero(shard.lengths))
+    assert np.all(~plan.is_next[plan.a_sentences + plan.b_sentences < 2])
+
+
+@pytest.mark.parametrize("balance", ["exact", "reference"])
+def test_a_plan_is_a_function_of_seed_and_input(balance: str) -> None:
+    shard = made_up("normal", 1)
+
+    def plan(*key: int) -> PairPlan:
+        return make_pairs(shard, max_seq_length=64, stream=Stream(*key), balance=balance)
+
+    one, same, other = plan(5, 0), plan(5, 0), plan(5, 1)
+    for name in ("a", "b", "is_next", "document", "partner", "a_sentences", "b_sentences"):
+        assert np.array_equal(getattr(one, name), getattr(same, name))
+    assert not np.array_equal(one.a, other.a)
+
+
+def test_exact_plan_is_this_one_for_ever() -> None:
+    shard = from_lengths([[5, 7, 4], [9, 3, 8, 2], [6, 6], [20]])
+    plan = make_pairs(shard, max_seq_length=16, stream=Stream(12345, "golden"))
+    rows = np.column_stack([plan.a, plan.b, plan.is_next, plan.document, plan.partner])
+    assert rows.tolist() == GOLDEN_ROWS
+
+
+def test_most_of_a_normal_corpus_is_used() -> None:
+    shard = made_up("normal", 2)
+    plan = make_pairs(shard, max_seq_length=128, stream=Stream(1))
+    tokens = plan.counts["tokens"]
+    assert tokens["used"] + tokens["truncated"] > 0.97 * tokens["in"]
+    assert tokens["used"] > 0.85 * tokens["in"]
+
+
+def test_kind_does_not_tell_the_label() -> None:
+    shard = made_up("short", 3, scale=20)
+    plan = make_pairs(shard, max_seq_length=128, stream=Stream(1))
+    assert np.count_nonzero(plan.is_cut) > 500
+    assert abs(np.mean(plan.is_next[plan.is_cut]) - 0.5) < 0.002
+
+
+def test_one_origin_is_an_error_that_says_what_to_do() -> None:
+    parts = from_lengths([[9, 9, 9], [8, 8], []], np.array([4, 4, 5]))
+    for balance in ("exact", "reference"):
+        with pytest.raises(SingleOriginError, match=r"objective\.nsp: false") as caught:
+            make_pairs(parts, max_seq_length=32, stream=Stream(1), balance=balance)
+        assert caught.value.counts["documents"] == {
+            "in": 3,
+            "used": 0,
+            "empty": 1,
+            "single_sentence": 0,
+            "no_partner": 2,
+        }
+
+
+def test_short_single_sentences_are_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(NoPairsError, match=r"objective\.nsp: false") as caught:
+        make_pairs(from_lengths([[4], [6], [5]]), max_seq_length=32, stream=Stream(1))
+    assert caught.value.counts["sentences"]["single_sentence"] == 3
+    with pytest.raises(NoPairsError, match="no tokens"):
+        make_pairs(from_lengths([[0], []]), max_seq_length=32, stream=Stream(1))
+
+
+def held_out_accuracy(rows: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> float:
+    """Accuracy of a boosted classifier on rows of documents that it has not seen."""
+    ensemble = pytest.importorskip("sklearn.ensemble", reason="scikit-learn is not installed")
+    names, place = np.unique(groups, return_inverse=True)
+    train = (np.random.default_rng(0).random(len(names)) < 0.5)[place]
+    model = ensemble.HistGradientBoostingClassifier(max_iter=60, random_state=0)
+    model.fit(rows[train], labels[train])
+    return float(model.score(rows[~train], labels[~train]))
+
+
+def leak(shards: list[Sentences], length: int, copies: int, balance: str = "exact") -> float:
+    plans, groups = [], []
+    for number, shard in enumerate(shards):
+        for copy in range(copies):
+            plan = make_pairs(
+                shard, max_seq_length=length, stream=Stream(5, number, copy), balance=balance
+            )
+            plans.append(plan)
+            groups.append(plan.document + 10**6 * number)
+    rows = np.concatenate([features(plan) for plan in plans])
+    labels = np.concatenate([plan.is_next for plan in plans])
+    return held_out_accuracy(rows, labels, np.concatenate(groups))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [64, 128, 512])
+def test_lengths_do_not_tell_the_label(length: int) -> None:
+    for kind in ("normal", "short"):
+        shards = [made_up(kind, seed, scale=4) for seed in range(6)]
+        assert leak(shards, length, 1) <= 0.53
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["wikitext2-valid.txt", "gum-en.txt", "pud-de.txt"])
+def test_lengths_do_not_tell_the_label_on_real_text(name: str) -> None:
+    shard = from_documents(real_documents(name))
+    assert leak([shard], 128, 12) <= 0.53
+
+
+@pytest.mark.slow
+def test_the_reference_gives_the_label_away() -> None:
+    # So the measure can fail: one-sentence chunks are always NotNext there.
+    assert leak([made_up("short", seed, scale=4) for seed in range(3)], 128, 1, "reference") > 0.55
