@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from pipeline.commands.look import write_report
-from pipeline.commands.text import counts_text, duration, table
+from pipeline.commands.text import counts_text, duration, size, table
 from pipeline.drawing import draw
 from pipeline.graph import Graph, Selection
 from pipeline.local_services import LocalServices
@@ -65,11 +65,32 @@ class RunServices(LocalServices):
 
     verbose_store: Store | None = None
 
+    def __init__(
+        self,
+        config: RunConfig,
+        cwd: Path,
+        store: str,
+        overrides: Sequence[str] = (),
+        texts: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(config, cwd, store, overrides, texts)
+        # Ray asks the kernel to end its processes with their parent, and to the kernel that is
+        # the thread that started them: not a node's own, which ends with the node. Nor the main
+        # one, where Ray would put its own handler of SIGTERM.
+        self._ray_thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
+
     def capacity(self) -> Capacity:
         """CPUs, GPUs and memory that this run may use."""
-        # Joining a cluster from the main thread, Ray would put its own handler of SIGTERM.
-        with ThreadPoolExecutor(1) as helper:
-            return helper.submit(super().capacity).result()
+        return self._ray_thread.submit(super().capacity).result()
+
+    def ensure_ray(self) -> None:
+        """Start or join Ray."""
+        self._ray_thread.submit(super().ensure_ray).result()
+
+    def close(self) -> None:
+        """Stop drawing, stop Ray."""
+        super().close()
+        self._ray_thread.shutdown(wait=False)
 
     def event(self, node: str, event: NodeEvent, text: str, artifact: Artifact | None) -> None:
         """Print what became of a node, at once; what is cached stands in the table at the end."""
@@ -156,9 +177,17 @@ def _print_outcome(outcome: RunOutcome, catalog: Catalog) -> None:
 
 
 def _row(outcome: NodeOutcome) -> tuple[str, str, str, str]:
-    counts: Mapping[str, int] = {}
-    if outcome.artifact is not None:
-        counts = outcome.artifact.manifest.get("counts") or {}
     ran = outcome.state in ("made", "failed", "interrupted")
     took = duration(outcome.seconds) if ran else "-"
-    return (outcome.node, outcome.state.replace("_", " "), took, counts_text(counts))
+    flow = "" if outcome.artifact is None else _flow(outcome.artifact)
+    return (outcome.node, outcome.state.replace("_", " "), took, flow)
+
+
+def _flow(artifact: Artifact) -> str:
+    """What came in and what went out; for a node that counts nothing, how much it made."""
+    manifest = artifact.manifest
+    counts: Mapping[str, int] = manifest.get("counts") or {}
+    if counts:
+        return counts_text(counts)
+    rows = f"{manifest['rows']:,} rows, " if manifest.get("rows") else ""
+    return f"-> {rows}{size(manifest.get('bytes') or 0)}"
