@@ -139,7 +139,7 @@ def _show(options: argparse.Namespace, rest: list[str]) -> int:
 def _graph(options: argparse.Namespace, rest: list[str]) -> int:
     from pipeline.commands import look
 
-    drawn = look.graph_text(graph_and_store(options, rest)[0], options.format)
+    drawn = look.graph_text(*graph_and_store(options, rest), options.format, options.states)
     if options.output is None:
         print(drawn)
     else:
