@@ -25,17 +25,21 @@ SHARD = Stage(
     run="stages.shard:run",
     modules=(
         "stages.shard",
-        *(_TEXT + m for m in ("listing", "readers", "python_docs", "cleaning")),
-        *(_TEXT + m for m in ("sentences", "sharding")),
+        *(_TEXT + m for m in ("listing", "folders", "readers", "records", "streams")),
+        *(_TEXT + m for m in ("python_docs", "buffers", "cleaning", "unwrapping")),
+        *(_TEXT + m for m in ("sentences", "abbreviations", "cutting", "sharding")),
     ),
     libraries=("icu4py",),
-    recorded=("pyarrow", "ray"),
+    recorded=("python", "pyarrow", "ray"),
 )
 VOCAB = Stage(
     name="vocab",
     version=1,
     run="stages.vocab:run",
-    modules=("stages.vocab", *(_TEXT + m for m in ("words", "vocabulary", "tokenizer_files"))),
+    modules=(
+        "stages.vocab",
+        *(_TEXT + m for m in ("words", "merging", "vocabulary", "wordpiece", "tokenizer_files")),
+    ),
     libraries=("tokenizers",),
     recorded=("pyarrow", "ray"),
 )
@@ -45,7 +49,8 @@ PAIRS = Stage(
     run="stages.pairs:run",
     modules=(
         "stages.pairs",
-        *(_TEXT + m for m in ("words", "wordpiece", "pairing", "random")),
+        *(_TEXT + m for m in ("words", "wordpiece", "random", "pairing", "chunks", "exchange")),
+        *(_TEXT + m for m in ("truncation", "reference_pairs", "full_sentences", "rows")),
     ),
     libraries=("tokenizers",),
     recorded=("numpy", "pyarrow", "ray"),
