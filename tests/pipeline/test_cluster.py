@@ -218,8 +218,7 @@ def test_an_existing_cluster_wants_its_token_and_then_runs_our_code(
         join = f"""
         from pipeline.cluster import Cluster
         from pipeline.config import ClusterConfig
-        from pipeline.ray_address import find_address
-from pipeline.stage import StageError
+        from pipeline.stage import StageError
         try:
             Cluster(ClusterConfig(address={address!r})).start()
         except StageError as error:
