@@ -255,7 +255,11 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
         },
         inputs=inputs,
         watches={"heldout": f"mask/{phase.max_seq_length}-heldout"},
-        resources=Resources(cpus=workers * min(cluster.cpus_per_worker or 1.0, 1.0)),
+        # The number of threads changes the last bits: it must not follow from what runs beside.
+        resources=Resources(
+            cpus=math.inf if cluster.cpus_per_worker is None else workers * cluster.cpus_per_worker,
+            gpus=0.0 if cluster.device == "cpu" else math.inf,
+        ),
     )
 
 
@@ -270,6 +274,7 @@ def _evaluate(config: Config) -> Node:
         stage=EVALUATE,
         config={"evaluate": config.evaluate.model_dump(mode="json")},
         settings={"cluster": {"device": config.cluster.device}},
+        resources=Resources(gpus=0.0 if config.cluster.device == "cpu" else math.inf),
         inputs={
             "pretrain": f"pretrain/{length}",
             "mask": f"mask/{length}",
