@@ -19,7 +19,7 @@ from pipeline.drawing import draw
 from pipeline.graph import Graph, Selection
 from pipeline.local_services import LocalServices
 from pipeline.runner import NodeOutcome, RunOutcome, StopSignal, run
-from pipeline.stage import Catalog
+from pipeline.stage import Catalog, UserError
 from pipeline.store import Store
 
 if TYPE_CHECKING:
@@ -45,9 +45,10 @@ def run_command(
     """
     graph, store = Graph(catalog.nodes(config)), Store(config.store)
     texts = {"graph.svg": draw(graph, "svg"), "graph.mmd": draw(graph, "mermaid")}
-    services = RunServices(config, Path.cwd(), config.store, overrides, texts)
-    services.verbose_store = store if verbose else None
     stop = Stopping()
+    services = RunServices(config, Path.cwd(), config.store, overrides, texts, stop)
+    services.verbose_store = store if verbose else None
+    _check_writable(store)
     with stop.on_signals():
         try:
             outcome = run(graph, store, services, selection=selection, force=force, stop=stop)
@@ -58,6 +59,21 @@ def run_command(
         # Nodes that did not end in time still have threads: they must not hold the process up.
         end_now(outcome.exit_code)
     return outcome.exit_code
+
+
+def _check_writable(store: Store) -> None:
+    """Raise UserError when a local store can never be written to."""
+    if not store.files.local:
+        return
+    place = Path(store.root)
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise UserError(f"store={store.location}: {place} is a file; choose a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(
+            f"store={store.location}: {place} cannot be written to; choose another: store=FOLDER"
+        )
 
 
 class RunServices(LocalServices):
@@ -72,8 +88,10 @@ class RunServices(LocalServices):
         store: str,
         overrides: Sequence[str] = (),
         texts: Mapping[str, str] | None = None,
+        stop: Stopping | None = None,
     ) -> None:
         super().__init__(config, cwd, store, overrides, texts)
+        self._stop = stop
         # Ray asks the kernel to end its processes with their parent, and to the kernel that is
         # the thread that started them: not a node's own, which ends with the node. Nor the main
         # one, where Ray would put its own handler of SIGTERM.
@@ -86,6 +104,8 @@ class RunServices(LocalServices):
     def ensure_ray(self) -> None:
         """Start or join Ray."""
         self._ray_thread.submit(super().ensure_ray).result()
+        if self._stop is not None:
+            self._stop.handle_again()
 
     def close(self) -> None:
         """Stop drawing, stop Ray."""
@@ -97,7 +117,7 @@ class RunServices(LocalServices):
         if event == "made" and artifact is not None:
             write_report(artifact, self._board.print)
         if event != "cached":
-            super().event(node, event, text, artifact)
+            super().event(node, event, "" if event == "interrupted" else text, artifact)
         if self.verbose_store is None:
             return
         if event == "started":
@@ -117,27 +137,48 @@ def _tracebacks(store: Store, node: str) -> Iterator[str]:
 class Stopping(StopSignal):
     """Stops in good order at the first signal, at once at the second."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._handled: tuple[int, ...] = ()
+        self._again = False
+
+    def is_set(self) -> bool:
+        """Whether it was asked for."""
+        if self._again and threading.current_thread() is threading.main_thread():
+            self._again = False
+            for number in self._handled:
+                signal.signal(number, self._ask)
+        return super().is_set()
+
+    def handle_again(self) -> None:
+        """Take the signals back: Ray's handler of SIGTERM prints a stack before it calls ours.
+
+        From any thread; done when the main thread next asks `is_set`.
+        """
+        self._again = True
+
     @contextmanager
     def on_signals(self) -> Iterator[StopSignal]:
         """Handle SIGINT, SIGTERM and a terminal that is closed; only in the main thread."""
-
-        def ask(number: int, _: FrameType | None) -> None:
-            if self.is_set():
-                end_now(INTERRUPTED)
-            self.set()
-            name = signal.Signals(number).name
-            # Not print: a handler runs in the middle of anything, the printing of a line too.
-            os.write(2, f"\n{name}: ending in good order; once more: at once\n".encode())
-
         wanted = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             wanted.append(signal.SIGHUP)
-        before = {number: signal.signal(number, ask) for number in wanted}
+        before = {number: signal.signal(number, self._ask) for number in wanted}
+        self._handled = tuple(before)
         try:
             yield self
         finally:
+            self._handled = ()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _ask(self, number: int, _: FrameType | None) -> None:
+        if super().is_set():
+            end_now(INTERRUPTED)
+        self.set()
+        name = signal.Signals(number).name
+        # Not print: a handler runs in the middle of anything, the printing of a line too.
+        os.write(2, f"\n{name}: ending in good order; once more: at once\n".encode())
 
 
 def end_now(code: int) -> None:

@@ -146,6 +146,7 @@ def test_show(made: Path) -> None:
         ("run shard", "--only shard"),
         ("run --nosuch", "--nosuch"),
         ("run tracking.uri=nosuch://x", "nosuch"),
+        ("run store=/dev/null/store", "/dev/null is a file"),
         ("run cluster.address=127.0.0.1:1 tracking.enabled=false", "127.0.0.1:1"),
         ("why", "NODE"),
         ("why shard mask", "one node"),
@@ -214,11 +215,30 @@ def test_second_signal_ends_at_once(tmp_path: Path) -> None:
     assert left_in(tmp_path) == []
 
 
+def test_store_that_cannot_be_written(tmp_path: Path) -> None:
+    done = clozeline(tmp_path, "run", "store=/proc/nosuch", UNTRACKED)
+    assert done.returncode in (1, 2)
+    assert "/proc" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_tracked_run(tmp_path: Path) -> None:
     done = clozeline(tmp_path, "run")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "mlflow.db").is_file()
+
+
+@pytest.mark.slow
+def test_signal_while_ray_runs(tmp_path: Path) -> None:
+    (tmp_path / "with-ray").touch()
+    (tmp_path / "slow-ray").touch()
+    process = start(tmp_path, "run", UNTRACKED, "cluster.num_cpus=1", "cluster.object_store_mb=80")
+    wait_for(tmp_path, "asked")
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 3
+    assert "logging.cc" not in errors
+    assert left_in(tmp_path) == []
 
 
 @pytest.mark.slow

@@ -56,6 +56,10 @@ def remote(context: Context) -> Result:
     import ray
 
     number = ray.get(ray.remote(lambda: os.getpid()).remote())
+    Path("asked").touch()
+    while Path("slow-ray").exists():
+        context.stop.check()
+        time.sleep(0.1)
     context.output.write_bytes("worker.txt", b"asked")
     return Result({"worker": number}, {"in": 1, "out": 1})
 
