@@ -49,7 +49,18 @@ PAIRS = Stage(
     run="stages.pairs:run",
     modules=(
         "stages.pairs",
-        *(_TEXT + m for m in ("words", "wordpiece", "random", "pairing", "chunks", "exchange")),
+        *(
+            _TEXT + m
+            for m in (
+                "words",
+                "wordpiece",
+                "random",
+                "pairing",
+                "pair_counts",
+                "chunks",
+                "exchange",
+            )
+        ),
         *(_TEXT + m for m in ("truncation", "reference_pairs", "full_sentences", "rows")),
     ),
     libraries=("tokenizers",),

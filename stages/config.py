@@ -113,6 +113,9 @@ class PairsConfig(Group):
         0.1, description="Share of documents, in each pass, with a random shorter target."
     )
     copies: PositiveInt = Field(1, description="Passes with other splits, targets and partners.")
+    across_documents: bool = Field(
+        False, description="With objective.nsp: false: rows go on in the next document."
+    )
 
 
 class MaskConfig(Group):

@@ -152,7 +152,10 @@ class PairMaker:
         try:
             if not self._nsp:
                 return full_sentences(
-                    sentences, max_seq_length=config.max_seq_length, stream=stream
+                    sentences,
+                    max_seq_length=config.max_seq_length,
+                    stream=stream,
+                    across_documents=config.across_documents,
                 )
             return make_pairs(
                 sentences,

@@ -36,7 +36,7 @@ def digests(store: Path) -> dict[str, str]:
 def test_line(clozeline: Run, tmp_path: Path) -> None:
     first = clozeline("run")
     made = manifests(tmp_path / "runs/store")
-    assert list(sorted(made)) == [
+    assert sorted(made) == [
         "evaluate",
         "export",
         "mask/64",
