@@ -12,6 +12,7 @@ from model.config import BertConfig
 from model.embeddings import Embeddings
 from model.encoder import Encoder
 from model.heads import MaskedLMHead, NextSentenceHead, Pooler, next_sentence_logits
+from model.losses import vocabulary_loss_sum
 
 
 class BertModel(nn.Module):
@@ -78,14 +79,16 @@ class PretrainingOutput(NamedTuple):
     """What a pretraining step reads.
 
     Attributes:
-        mlm_logits: [M, V], for the masked positions alone.
+        mlm_logits: [M, V], for the masked positions alone; [0, V] when labels were given.
         nsp_logits: [B, 2], class 0 is IsNext; None without the objective.
         hidden: [T, d].
+        mlm_loss_sum: scalar, summed over the masked positions; None when no labels were given.
     """
 
     mlm_logits: Tensor
     nsp_logits: Tensor | None
     hidden: Tensor
+    mlm_loss_sum: Tensor | None = None
 
 
 class BertForPreTraining(nn.Module):
@@ -107,6 +110,7 @@ class BertForPreTraining(nn.Module):
         cu_seqlens: Tensor,
         max_seqlen: int,
         mlm_positions: Tensor,
+        mlm_labels: Tensor | None = None,
     ) -> PretrainingOutput:
         """Run the encoder once and both heads on it (seed 3.4).
 
@@ -114,15 +118,24 @@ class BertForPreTraining(nn.Module):
             input_ids, segment_ids, position_ids, cu_seqlens, max_seqlen: as in `BertModel`.
             mlm_positions: int64 [M], indexes into T of the positions to predict. No other
                 position reaches the vocabulary projection.
+            mlm_labels: int64 [M], the original tokens. With them the loss is computed slice by
+                slice and no logits are kept, which is faster and needs less memory.
         """
         hidden = self.bert(input_ids, segment_ids, position_ids, cu_seqlens, max_seqlen)
         masked = hidden.index_select(0, mlm_positions)
-        mlm_logits = self.mlm(masked, self.bert.embeddings.token.weight)
+        table = self.bert.embeddings.token.weight
+        mlm_loss = None
+        if mlm_labels is None:
+            mlm_logits = self.mlm(masked, table)
+        else:
+            mlm_logits = hidden.new_empty((0, table.shape[0]))
+            vectors = self.mlm.transform(masked)
+            mlm_loss = vocabulary_loss_sum(vectors, table, self.mlm.bias, mlm_labels)
         nsp_logits = None
         if self.pooler is not None and self.nsp is not None:
             cls_hidden = hidden.index_select(0, cu_seqlens[:-1])
             nsp_logits = next_sentence_logits(cls_hidden, self.pooler, self.nsp)
-        return PretrainingOutput(mlm_logits, nsp_logits, hidden)
+        return PretrainingOutput(mlm_logits, nsp_logits, hidden, mlm_loss)
 
 
 @torch.no_grad()

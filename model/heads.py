@@ -42,8 +42,12 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, hidden: Tensor, token_embeddings: Tensor) -> Tensor:
         """Return logits [M, V] for vectors [M, d] and the token table [V, d]."""
-        transformed = self.norm(F.gelu(self.dense(hidden)))
-        return vocabulary_logits(transformed, token_embeddings, self.bias)
+        return vocabulary_logits(self.transform(hidden), token_embeddings, self.bias)
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """Dense, GELU, LayerNorm: [M, d] -> [M, d], ready for the projection."""
+        transformed: Tensor = self.norm(F.gelu(self.dense(hidden)))
+        return transformed
 
 
 class Pooler(nn.Module):

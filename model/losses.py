@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -33,3 +36,95 @@ def nsp_loss_sum(logits: Tensor, is_next: Tensor) -> Tensor:
     """
     classes = is_next.long() * (IS_NEXT - NOT_NEXT) + NOT_NEXT
     return F.cross_entropy(logits.float(), classes, reduction="sum")
+
+
+def vocabulary_loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+    """`mlm_loss_sum(vocabulary_logits(hidden, weight, bias), labels)` without keeping [M, V].
+
+    The projection, the softmax and their gradients are computed for a slice of the positions at
+    a time, in one buffer: fresh [M, V] tensors are most of the memory of a small model's step,
+    and on CPUs most of its time. Under autocast the products run in autocast's type, the softmax
+    in float32 and the sums over slices in float32. Backward can run once.
+
+    Args:
+        hidden: [M, d].
+        weight: [V, d].
+        bias: [V].
+        labels: int64 [M].
+
+    Returns:
+        Scalar in nats, float32 (float64 for float64 weights).
+    """
+    kind = hidden.device.type
+    product_dtype = (
+        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    )
+    with torch.autocast(kind, enabled=False):
+        loss: Tensor = _VocabularyLoss.apply(  # type: ignore[no-untyped-call]
+            hidden, weight, bias, labels, product_dtype, torch.is_grad_enabled()
+        )
+    return loss
+
+
+_SLICE_BYTES = {"cpu": 32 << 20}
+"""Size of the buffer of logits; larger devices take `_SLICE_BYTES_ELSEWHERE`."""
+_SLICE_BYTES_ELSEWHERE = 512 << 20
+
+
+class _VocabularyLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        labels: Tensor,
+        product_dtype: torch.dtype,
+        with_gradients: bool,
+    ) -> Tensor:
+        positions, entries = hidden.shape[0], weight.shape[0]
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        vectors, matrix = hidden.to(product_dtype), weight.to(product_dtype)
+        bytes_a_row = entries * exact.itemsize
+        rows = max(1, _SLICE_BYTES.get(hidden.device.type, _SLICE_BYTES_ELSEWHERE) // bytes_a_row)
+        buffer = torch.empty(min(rows, positions), entries, dtype=exact, device=hidden.device)
+        loss = torch.zeros((), dtype=exact, device=hidden.device)
+        d_hidden = torch.empty_like(hidden) if with_gradients else None
+        d_weight = torch.zeros_like(weight, dtype=exact) if with_gradients else None
+        d_bias = torch.zeros_like(bias, dtype=exact) if with_gradients else None
+        for start in range(0, positions, rows):
+            part = vectors[start : start + rows]
+            label = labels[start : start + rows, None]
+            logits = buffer[: len(part)]
+            if product_dtype == exact:
+                torch.addmm(bias, part, matrix.t(), out=logits)
+            else:
+                logits.copy_(F.linear(part, matrix, bias.to(product_dtype)))
+            of_label = logits.gather(1, label)
+            largest = logits.amax(1, keepdim=True)
+            total = logits.sub_(largest).exp_().sum(1, keepdim=True)
+            loss += (total.log() + largest - of_label).sum()
+            if d_hidden is None or d_weight is None or d_bias is None:
+                continue
+            # The gradient of the logits, softmax minus one-hot, takes the logits' place.
+            gradient = logits.div_(total).scatter_add_(1, label, -torch.ones_like(of_label))
+            d_bias += gradient.sum(0)
+            if product_dtype == exact:
+                d_hidden[start : start + rows] = gradient @ matrix
+                d_weight.addmm_(gradient.t(), part)
+            else:
+                rounded = gradient.to(product_dtype)
+                d_hidden[start : start + rows] = rounded @ matrix
+                d_weight += rounded.t() @ part
+        if d_hidden is not None and d_weight is not None and d_bias is not None:
+            ctx.save_for_backward(d_hidden, d_weight, d_bias)
+            ctx.weight_dtype = weight.dtype
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
+        d_hidden, d_weight, d_bias = ctx.saved_tensors
+        # In place, for the token table's gradient is large: hence backward runs once.
+        d_weight = d_weight.mul_(grads[0]).to(ctx.weight_dtype)
+        d_bias = (d_bias * grads[0]).to(ctx.weight_dtype)
+        return (d_hidden * grads[0]).to(d_hidden.dtype), d_weight, d_bias, None, None, None

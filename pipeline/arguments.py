@@ -136,6 +136,7 @@ def _graph(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("text", "mermaid", "svg"), default="text", help="text by default"
     )
+    parser.add_argument("--states", action="store_true", help="what is cached, what would run")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write it there")
 
 
@@ -174,7 +175,7 @@ COMMANDS = {
     "why": Command("say which values make a node run again", "NODE [OVERRIDES] [--json]", (_json,)),
     "graph": Command(
         "draw the graph of a config",
-        "[OVERRIDES] [--format text|mermaid|svg] [--output FILE]",
+        "[OVERRIDES] [--format text|mermaid|svg] [--states] [--output FILE]",
         (_graph,),
     ),
     "show": Command(

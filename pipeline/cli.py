@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (`| head`) has gone: nothing is left to say, and nothing went wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
+    except OSError as error:
+        # A store that is full or cannot be written to, a file that may not be read.
+        return _say(error, FAILED)
 
 
 def _say(error: Exception, code: int) -> int:
@@ -139,7 +142,7 @@ def _show(options: argparse.Namespace, rest: list[str]) -> int:
 def _graph(options: argparse.Namespace, rest: list[str]) -> int:
     from pipeline.commands import look
 
-    drawn = look.graph_text(graph_and_store(options, rest)[0], options.format)
+    drawn = look.graph_text(*graph_and_store(options, rest), options.format, options.states)
     if options.output is None:
         print(drawn)
     else:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import re
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -17,9 +13,13 @@ from typing import Any
 
 import psutil
 
+from pipeline.capacity import memory_limit, usable_cpus, visible_gpus
 from pipeline.config import ClusterConfig
+from pipeline.ray_address import check_token, find_address
 from pipeline.services import Capacity
 from pipeline.stage import StageError, UserError
+
+__all__ = ["Cluster", "memory_limit", "usable_cpus", "visible_gpus"]
 
 SHIPPED = ("pipeline", "stages", "model", "conf")
 """What every worker gets, and nothing else: packages that lie beside this one."""
@@ -27,13 +27,7 @@ SHIPPED = ("pipeline", "stages", "model", "conf")
 MEGABYTE = 1_000_000
 SOCKET_PATH_BYTES = 107
 SESSION_PATH_BYTES = len("/ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store")
-CONNECT_SECONDS = 5.0
-JOIN_SECONDS = 20.0
 STOP_SECONDS = 5.0
-NO_TOKEN = (
-    "it wants its token: set RAY_AUTH_MODE=token and put the head node's token into "
-    "~/.ray/auth_token (or into RAY_AUTH_TOKEN)"
-)
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -192,42 +186,6 @@ def stage_code() -> Path:
     return target
 
 
-def usable_cpus() -> int:
-    """CPUs that this process may use: its affinity and the container's quota counted in."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    cpus = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    quota = _read("/sys/fs/cgroup/cpu.max").split()
-    if len(quota) == 2 and quota[0] != "max":
-        cpus = min(cpus, max(1, int(int(quota[0]) / int(quota[1]))))
-    else:
-        old_quota = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-        period = _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-        if old_quota and period and int(old_quota) > 0:
-            cpus = min(cpus, max(1, int(int(old_quota) / int(period))))
-    return cpus
-
-
-def memory_limit() -> int:
-    """Bytes of memory that this process may use: the machine's or the container's."""
-    total = int(psutil.virtual_memory().total)
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limit = _read(file)
-        if limit.isdigit():
-            total = min(total, int(limit))
-    return total
-
-
-def visible_gpus() -> int:
-    """NVIDIA GPUs that this process may use, counted without loading any library."""
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = Path("/dev")
-    there = sum(1 for d in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", d.name))
-    if wanted is None:
-        return there
-    named = [w for w in wanted.split(",") if w.strip() not in ("", "-1", "NoDevFiles")]
-    return min(there, len(named))
-
-
 def short_temporary_folder() -> str | None:
     """A folder for Ray's sockets when the default's name is too long; None for the default.
 
@@ -244,83 +202,6 @@ def short_temporary_folder() -> str | None:
         f"the temporary folder {default} has too long a name for Ray's sockets "
         f"({SOCKET_PATH_BYTES} bytes in all): set RAY_TMPDIR to a short one"
     )
-
-
-def find_address(address: str) -> str:
-    """HOST:PORT of the cluster that `cluster.address` means, once something listens there.
-
-    Raises:
-        UserError: it is of another form, or nothing listens.
-    """
-    if address == "auto":
-        current = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
-        found = os.environ.get("RAY_ADDRESS") or _read(str(current))
-        if not found:
-            raise UserError(
-                "cluster.address=auto, but no Ray cluster runs on this machine: start one with "
-                "`ray start --head`, or name it with cluster.address=HOST:PORT"
-            )
-        address = found
-    match = re.fullmatch(r"\[?([^\[\]/]+?)\]?:(\d+)", address)
-    if match is None:
-        raise UserError(
-            f"cluster.address={address} is not HOST:PORT or auto (`ray status` on the head node "
-            "shows it; the port is 6379 unless set)"
-        )
-    try:
-        socket.create_connection((match[1], int(match[2])), CONNECT_SECONDS).close()
-    except OSError as error:
-        raise UserError(
-            f"no Ray cluster answers at {address} ({error.strerror or error}): check "
-            "cluster.address, and `ray status` on the head node"
-        ) from error
-    return address
-
-
-def check_token(address: str) -> None:
-    """See whether the cluster lets us in, before Ray waits long or aborts this process.
-
-    Ray ends the process when it wants a token and finds none, so a child asks. `RAY_AUTH_MODE`
-    is set to token when the cluster wants one, a token is there and nothing else was said.
-
-    Raises:
-        StageError: it wants a token that we lack, or it does not answer as Ray does.
-    """
-    refusal = _probe(address)
-    if refusal == NO_TOKEN and "RAY_AUTH_MODE" not in os.environ:
-        os.environ["RAY_AUTH_MODE"] = "token"
-        refusal = _probe(address)
-        if refusal is not None:
-            del os.environ["RAY_AUTH_MODE"]
-        elif (loaded := sys.modules.get("ray._raylet")) is not None:
-            # Ray read its environment when it was loaded; this is how its own code renews that.
-            loaded.Config.initialize("")
-    if refusal is not None:
-        raise StageError(f"cannot join the Ray cluster at {address}: {refusal}")
-
-
-def _probe(address: str) -> str | None:
-    """Connect to the cluster in a child process; what went wrong, or None."""
-    code = (
-        "import sys; from ray._raylet import GcsClient; "
-        "GcsClient(address=sys.argv[1]).internal_kv_get(b'session_name', b'session', timeout=10)"
-    )
-    try:
-        ended = subprocess.run(
-            [sys.executable, "-c", code, address],
-            capture_output=True,
-            text=True,
-            timeout=JOIN_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"no answer within {JOIN_SECONDS:.0f} s; is it Ray's port?"
-    if ended.returncode == 0:
-        return None
-    if "authentication token" in ended.stderr.lower():
-        return NO_TOKEN
-    lines = [line for line in ended.stderr.splitlines() if line.strip()]
-    return (lines or ["unknown"])[-1][:300]
 
 
 def children() -> set[psutil.Process]:
@@ -354,13 +235,6 @@ def hush_ray_data() -> None:
         for handler in list(logger.handlers):
             if "File" not in type(handler).__name__:
                 logger.removeHandler(handler)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
 
 
 def _line(error: BaseException) -> str:

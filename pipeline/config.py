@@ -7,8 +7,10 @@ judge of keys, types and ranges, and one kind of message.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -84,14 +86,21 @@ class RunConfig(Group):
 
 @dataclass(frozen=True)
 class Composed:
-    """A validated config, and for each of its leaves (dotted key) where the value comes from.
-
-    An origin is "command line", "default" (of the model), "conf/mask/per_token.yaml" (one of our
-    files) or the path of a file of `--conf-dir`.
-    """
+    """A validated config, and where its values come from."""
 
     config: RunConfig
-    origins: Mapping[str, str]
+    _trace: Callable[[], Mapping[str, str]]
+
+    @cached_property
+    def origins(self) -> Mapping[str, str]:
+        """Dotted key of each leaf -> where the value comes from.
+
+        "command line", "default" (of the model), "conf/mask/per_token.yaml" (one of our files) or
+        the path of a file of `--conf-dir`.
+        """
+        origins = self._trace()
+        leaves = dict(flatten(self.config.model_dump(mode="json")))
+        return {key: origin_of(key, origins) for key in leaves}
 
 
 def compose(overrides: Sequence[str], conf_dir: Path | None, model: type[RunConfig]) -> Composed:
@@ -113,14 +122,15 @@ def compose(overrides: Sequence[str], conf_dir: Path | None, model: type[RunConf
     folders = [PACKAGED] if conf_dir is None else [conf_dir, PACKAGED]
     groups = find_groups(folders)
     read = [read_override(text, groups) for text in overrides]
-    tree, files = _compose_files(folders, [override.hydra for override in read])
-    origins = _origins(files, read)
+    asked = [override.hydra for override in read]
+
+    def trace() -> dict[str, str]:
+        return _origins(_files(folders, asked), read)
+
     try:
-        config = model.model_validate(tree)
+        return Composed(model.model_validate(_tree(folders, asked)), trace)
     except ValidationError as error:
-        raise UserError(explain(error, model, origins, groups)) from None
-    leaves = dict(flatten(config.model_dump(mode="json")))
-    return Composed(config, {key: origin_of(key, origins) for key in leaves})
+        raise UserError(explain(error, model, trace(), groups)) from None
 
 
 def origin_of(key: str, origins: Mapping[str, str]) -> str:
@@ -137,42 +147,55 @@ class _File:
     package: str
 
 
-def _compose_files(
-    folders: Sequence[Path], overrides: Sequence[str]
-) -> tuple[dict[str, Json], list[_File]]:
-    """The merged tree, and the files it was merged from in order (later ones win)."""
-    import yaml
-    from hydra import compose as hydra_compose
+@contextmanager
+def _hydra(folders: Sequence[Path], overrides: Sequence[str]) -> Iterator[list[str]]:
+    """Hydra, ready to compose from `folders` (the first wins); gives the overrides to pass it."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
-    from hydra.errors import HydraException
-    from hydra.types import RunMode
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     first = next(f for f in folders if (f / "config.yaml").is_file())
     after = [f"'file://{f.resolve()}'" for f in folders[folders.index(first) + 1 :]]
-    asked = [f"hydra.searchpath=[{','.join(after)}]", *overrides]
+    with initialize_config_dir(str(first.resolve()), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        for folder in folders[: folders.index(first)]:
+            # Found before ours; `hydra.searchpath` can only come after.
+            loader.get_search_path().prepend("conf-dir", f"file://{folder.resolve()}")
+        yield [f"hydra.searchpath=[{','.join(after)}]", *overrides]
+
+
+def _tree(folders: Sequence[Path], overrides: Sequence[str]) -> dict[str, Json]:
+    """The files and the overrides put together."""
+    import yaml
+    from hydra import compose as hydra_compose
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
-        with initialize_config_dir(str(first.resolve()), version_base="1.3"):
-            loader = GlobalHydra.instance().config_loader()
-            for folder in folders[: folders.index(first)]:
-                # Found before ours; `hydra.searchpath` can only come after.
-                loader.get_search_path().prepend("conf-dir", f"file://{folder.resolve()}")
+        with _hydra(folders, overrides) as asked:
             merged = hydra_compose("config", asked)
-            defaults = loader.compute_defaults_list("config", asked, RunMode.RUN).defaults
         tree = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     except yaml.YAMLError as error:
         raise UserError(_yaml_message(error)) from None
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_first_lines(error)) from None
-    files = [
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
+
+
+def _files(folders: Sequence[Path], overrides: Sequence[str]) -> list[_File]:
+    """The files that were put together, in order: later ones win."""
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.types import RunMode
+
+    with _hydra(folders, overrides) as asked:
+        loader = GlobalHydra.instance().config_loader()
+        defaults = loader.compute_defaults_list("config", asked, RunMode.RUN).defaults
+    return [
         _find(folders, default.config_path, default.package or "")
         for default in defaults
         if default.config_path and not default.config_path.startswith("hydra/")
     ]
-    assert isinstance(tree, dict)
-    return {str(key): value for key, value in tree.items()}, files
 
 
 def _find(folders: Sequence[Path], name: str, package: str) -> _File:

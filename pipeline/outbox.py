@@ -116,7 +116,8 @@ class Outbox:
         with self._changed:
             while (found := self._sink.run_ids().get(run)) is None:
                 left = deadline - time.monotonic()
-                if left <= 0 or self._failing_since is not None or not self._thread.is_alive():
+                hopeless = self._failing_since is not None or not self._thread.is_alive()
+                if left <= 0 or hopeless or any(r.run == run for r in self._refused):
                     return None
                 self._urgent = True
                 self._changed.notify_all()

@@ -9,6 +9,15 @@ from pipeline.services import Capacity
 from pipeline.stage import Granted, Resources
 
 
+def resolved(need: Resources, whole: Capacity) -> Resources:
+    """With infinity replaced by all that there is."""
+    return Resources(
+        whole.cpus if math.isinf(need.cpus) else need.cpus,
+        whole.gpus if math.isinf(need.gpus) else need.gpus,
+        need.memory_bytes,
+    )
+
+
 def missing(need: Resources, whole: Capacity) -> str | None:
     """What a node needs more than there is at all, as text; None when it can run."""
     if need.cpus > whole.cpus:

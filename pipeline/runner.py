@@ -18,7 +18,7 @@ from pipeline.attempt import Attempt, Ledger, NodeOutcome
 from pipeline.graph import Graph, Selection
 from pipeline.lease import Lease
 from pipeline.plan import NodePlan, Planner, check_selection
-from pipeline.resources import free, missing, shares, that_fit
+from pipeline.resources import free, missing, resolved, shares, that_fit
 from pipeline.services import NodeEvent, RunState, Services
 from pipeline.stage import Granted, Json, Node
 from pipeline.stop import StopSignal
@@ -170,7 +170,7 @@ class _Run:
         whole = self._services.capacity()
         startable = []
         for node in ready:
-            lack = missing(node.resources, whole)
+            lack = missing(resolved(node.resources, whole), whole)
             if lack is None:
                 startable.append(node)
             else:
@@ -178,9 +178,10 @@ class _Run:
                 self._settle(NodeOutcome(node.name, "failed", message=message), "failed")
         taken = [(a.granted, a.node.resources.memory_bytes) for a in self._running.values()]
         left = free(whole, taken)
-        fitting = [startable[i] for i in that_fit([n.resources for n in startable], left)]
+        needs = {n.name: resolved(n.resources, whole) for n in startable}
+        fitting = [startable[i] for i in that_fit([needs[n.name] for n in startable], left)]
         chosen = [node for node in fitting if self._has_lease(node)]
-        granted = shares([n.resources for n in chosen], left)
+        granted = shares([needs[n.name] for n in chosen], left)
         for node, grant in zip(chosen, granted, strict=True):
             self._start(node, grant)
 

@@ -36,7 +36,12 @@ class Interrupted(Exception):  # noqa: N818 - it is not an error
 
 @dataclass(frozen=True)
 class Resources:
-    """What a node needs before the runner starts it. `cpus` is the least it can work with."""
+    """What a node needs before the runner starts it: the least it can work with.
+
+    Infinity means all that there is (for GPUs: none, where there is none). A node whose result
+    depends on how much it gets, in its last bits, asks for all, so that it never depends on what
+    runs beside it.
+    """
 
     cpus: float = 1.0
     gpus: float = 0.0

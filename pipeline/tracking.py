@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import getpass
 import json
-import math
-import numbers
-import re
 import socket
 import subprocess
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import urlsplit
 
 from pipeline.config import TrackingConfig
+from pipeline.mlflow_names import numeric, parameters, resolve_uri, run_name, safe_name
+from pipeline.mlflow_ui import ui
 from pipeline.mlflow_writer import (
     TAG_DRIVER,
     TAG_FINGERPRINT,
@@ -35,75 +32,16 @@ from pipeline.mlflow_writer import (
 )
 from pipeline.outbox import Outbox, Record, first_line
 from pipeline.report import page
-from pipeline.stage import Json, Metrics, Node, Result, UserError, flatten
+from pipeline.stage import Json, Metrics, Node, Result
 
 if TYPE_CHECKING:
     from pipeline.services import NodeRun, RunState
     from pipeline.store import Artifact
 
+__all__ = ["MlflowTracking", "NoTracking", "ui"]
+
 HEARTBEAT_SECONDS = 60.0
 RUN_ID_SECONDS = 30.0
-RUN_NAME_CHARACTERS = 100
-NAME_CHARACTERS = 250
-
-
-def resolve_uri(config: TrackingConfig, cwd: Path) -> tuple[str, str | None]:
-    """The absolute tracking URI and the artifact location of a new experiment.
-
-    Null is sqlite in `cwd`/runs/mlflow.db with artifacts beside it. A database has no artifact
-    store of its own, so it gets the folder too; a server (http) decides by itself.
-
-    Raises:
-        UserError: the URI is a folder or of an unknown kind.
-    """
-    runs = (cwd / "runs").resolve()
-    uri = config.uri or f"sqlite:///{runs / 'mlflow.db'}"
-    location = config.artifact_location
-    scheme = urlsplit(uri).scheme
-    if scheme in ("", "file"):
-        raise UserError(
-            f"tracking.uri={uri} is a folder; MLflow no longer keeps runs in folders: use "
-            f"tracking.uri=sqlite:///{uri.removeprefix('file://').rstrip('/')}/mlflow.db"
-        )
-    if scheme.startswith("http"):
-        return uri, location
-    if scheme == "sqlite":
-        database = (cwd / uri.removeprefix("sqlite:///")).resolve()
-        uri = f"sqlite:///{database}"
-        return uri, location or (database.parent / "mlartifacts").as_uri()
-    if not scheme.startswith(("postgresql", "mysql", "mssql")):
-        raise UserError(
-            f"tracking.uri={uri} is of no kind that is known here: use sqlite:///FILE, "
-            "postgresql://..., mysql://..., mssql://... or http(s)://HOST:PORT"
-        )
-    return uri, location or (runs / "mlartifacts").as_uri()
-
-
-def run_name(config: TrackingConfig, overrides: Sequence[str]) -> str | None:
-    """The parent's name: as configured, else the overrides, else None (MLflow makes one up)."""
-    name = config.run_name or ", ".join(o for o in overrides if not o.startswith("tracking."))
-    if len(name) > RUN_NAME_CHARACTERS:
-        name = name[: RUN_NAME_CHARACTERS - 1] + "…"
-    return name or None
-
-
-def safe_name(name: str) -> str:
-    """A name that MLflow takes: one bad character would have it refuse a whole batch."""
-    return re.sub(r"[^\w.\-/ ]", "_", name, flags=re.ASCII)[:NAME_CHARACTERS]
-
-
-def parameters(config: Mapping[str, Json]) -> dict[str, str]:
-    """A nested config as MLflow parameters: dotted name -> text (lists as JSON)."""
-    return {
-        safe_name(name): value if isinstance(value, str) else json.dumps(value)
-        for name, value in flatten(config)
-    }
-
-
-def numeric(figures: Mapping[str, Json]) -> dict[str, float]:
-    """The figures that are finite numbers (true and false count as 1 and 0)."""
-    found = {k: float(v) for k, v in figures.items() if isinstance(v, numbers.Real)}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 class NoMetrics:
@@ -438,33 +376,3 @@ def _commit() -> dict[str, str]:
     except (OSError, subprocess.SubprocessError):
         return {}
     return {"mlflow.source.git.commit": found.stdout.strip()}
-
-
-def ui(config: TrackingConfig, cwd: Path, port: int) -> int:
-    """Open MLflow's pages on 127.0.0.1:`port` until interrupted; returns its exit code.
-
-    Raises:
-        UserError: the tracking URI is a server's, which has pages of its own.
-    """
-    uri, location = resolve_uri(config, cwd)
-    if uri.startswith("http"):
-        raise UserError(f"tracking.uri={uri} is a server: open it in a browser")
-    command = ui_command(uri, location, port)
-    if uri.startswith("sqlite:"):
-        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-    process = subprocess.Popen(command)
-    try:
-        return process.wait()
-    except KeyboardInterrupt:
-        process.terminate()
-        process.wait()
-        return 0
-
-
-def ui_command(uri: str, artifact_location: str | None, port: int) -> list[str]:
-    """The command line of MLflow's pages, bound to loopback: they have no authentication."""
-    command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--backend-store-uri", uri, "--workers", "1"]
-    if artifact_location is not None:
-        command += ["--default-artifact-root", artifact_location]
-    return command

@@ -25,17 +25,21 @@ SHARD = Stage(
     run="stages.shard:run",
     modules=(
         "stages.shard",
-        *(_TEXT + m for m in ("listing", "readers", "python_docs", "cleaning")),
-        *(_TEXT + m for m in ("sentences", "sharding")),
+        *(_TEXT + m for m in ("listing", "folders", "readers", "records", "streams")),
+        *(_TEXT + m for m in ("python_docs", "buffers", "cleaning", "unwrapping")),
+        *(_TEXT + m for m in ("sentences", "abbreviations", "cutting", "sharding")),
     ),
     libraries=("icu4py",),
-    recorded=("pyarrow", "ray"),
+    recorded=("python", "pyarrow", "ray"),
 )
 VOCAB = Stage(
     name="vocab",
     version=1,
     run="stages.vocab:run",
-    modules=("stages.vocab", *(_TEXT + m for m in ("words", "vocabulary", "tokenizer_files"))),
+    modules=(
+        "stages.vocab",
+        *(_TEXT + m for m in ("words", "merging", "vocabulary", "wordpiece", "tokenizer_files")),
+    ),
     libraries=("tokenizers",),
     recorded=("pyarrow", "ray"),
 )
@@ -45,7 +49,8 @@ PAIRS = Stage(
     run="stages.pairs:run",
     modules=(
         "stages.pairs",
-        *(_TEXT + m for m in ("words", "wordpiece", "pairing", "random")),
+        *(_TEXT + m for m in ("words", "wordpiece", "random", "pairing", "chunks", "exchange")),
+        *(_TEXT + m for m in ("truncation", "reference_pairs", "full_sentences", "rows")),
     ),
     libraries=("tokenizers",),
     recorded=("numpy", "pyarrow", "ray"),
@@ -250,7 +255,11 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
         },
         inputs=inputs,
         watches={"heldout": f"mask/{phase.max_seq_length}-heldout"},
-        resources=Resources(cpus=workers * min(cluster.cpus_per_worker or 1.0, 1.0)),
+        # The number of threads changes the last bits: it must not follow from what runs beside.
+        resources=Resources(
+            cpus=math.inf if cluster.cpus_per_worker is None else workers * cluster.cpus_per_worker,
+            gpus=0.0 if cluster.device == "cpu" else math.inf,
+        ),
     )
 
 
@@ -265,6 +274,7 @@ def _evaluate(config: Config) -> Node:
         stage=EVALUATE,
         config={"evaluate": config.evaluate.model_dump(mode="json")},
         settings={"cluster": {"device": config.cluster.device}},
+        resources=Resources(gpus=0.0 if config.cluster.device == "cpu" else math.inf),
         inputs={
             "pretrain": f"pretrain/{length}",
             "mask": f"mask/{length}",

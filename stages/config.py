@@ -13,9 +13,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeline.config import Group, RunConfig
-
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""In the order of their ids, as BERT's vocabularies are laid out."""
+from stages.text.special_tokens import SPECIAL_TOKENS
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -50,6 +48,7 @@ class CorpusConfig(Group):
     unwrap: bool = Field(
         True, description="Join hard-wrapped lines of a paragraph; blank lines stay breaks."
     )
+    nfc: bool = Field(True, description="Compose characters (Unicode NFC): one spelling a word.")
     deduplicate: bool = Field(True, description="Keep one of several equal documents.")
     sentences: Literal["icu", "lines"] = Field(
         "icu", description="icu: ICU rules with abbreviations; lines: a sentence a line."

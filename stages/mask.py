@@ -41,7 +41,7 @@ def run(context: Context) -> Result:
     """Mask the rows of all parts that are not there yet."""
     config = MaskConfig.model_validate(context.node.config["mask"])
     pairs = context.inputs["pairs"]
-    wanted = [
+    wanted: list[Record] = [
         {"pairs": name, "copy": copy}
         for name in shard_files(pairs, context.node.config["split"])
         for copy in range(config.copies)
@@ -156,7 +156,7 @@ class Masker:
 
 
 def _tally(masked: pa.Table, options: MaskOptions) -> dict[str, int]:
-    """Counts over rows: tokens, labels, what stands there now, rows that are not as the rule says."""
+    """Counts of rows, tokens and labels, of what stands there now, and of rows off the rule."""
     ids = masked["input_ids"].combine_chunks()
     labels = masked["mlm_labels"].combine_chunks()
     lengths = np.diff(ids.offsets.to_numpy()).astype(np.int64)
@@ -189,9 +189,7 @@ def _label_counts(output: ArtifactWriter, names: list[str]) -> pa.Table:
     return summed.rename_columns({"count_sum": "count"}).select(["id", "count"]).sort_by("id")
 
 
-def _result(
-    context: Context, parts: Mapping[str, Mapping[str, Any]], config: MaskConfig
-) -> Result:
+def _result(context: Context, parts: Mapping[str, Mapping[str, Any]], config: MaskConfig) -> Result:
     total: Counter[str] = Counter()
     predicted: Counter[int] = Counter()
     for figures in parts.values():
@@ -228,7 +226,9 @@ def _result(
         counts={"in": total["rows"], "out": total["rows"]},
         report=[
             Table("What stands at predicted positions", ["what", "n", "share", "rule"], intervals),
-            Histogram("Predictions a row", [float(i) for i in range(len(histogram) + 1)], histogram),
+            Histogram(
+                "Predictions a row", [float(i) for i in range(len(histogram) + 1)], histogram
+            ),
         ],
         samples=[sample for figures in parts.values() for sample in figures["samples"]][:20],
     )

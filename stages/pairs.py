@@ -1,7 +1,7 @@
 """Stage pairs: shards and a vocabulary -> rows `[CLS] A [SEP] B [SEP]`, or full sentences.
 
-One job a shard and copy: tokenise, plan over integers, gather. Partners never leave the shard, which
-is a random sample of the corpus; training and validation shards never meet.
+One job a shard and copy: tokenise, plan over integers, gather. Partners never leave the shard,
+which is a random sample of the corpus; training and validation shards never meet.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stages.text.pairing import NoPairsError, PairPlan, Sentences, make_pairs
 from stages.text.random import Stream
 from stages.text.rows import gather
 from stages.text.tokenizer_files import vocabulary_digest
-from stages.text.wordpiece import Difference, Encoded, Tokenizer
+from stages.text.wordpiece import Difference, Encoded
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 ROW_GROUP_ROWS = 2048
@@ -241,8 +241,9 @@ def _result(parts: Mapping[str, Mapping[str, Any]], nsp: bool, config: PairsConf
             padded = total["rows"] * config.max_seq_length
             figures[f"padding_avoided_share/{split}"] = 1 - total["tokens"] / padded
         for unit, values in reasons.items():
-            rows = [[reason, n] for reason, n in sorted(values.items())]
-            tables.append(Table(f"{unit.capitalize()} of {split}", ["what became of it", "n"], rows))
+            fate = [[reason, n] for reason, n in sorted(values.items())]
+            title = f"{unit.capitalize()} of {split}"
+            tables.append(Table(title, ["what became of it", "n"], fate))
         for reason, n in reasons.get("tokens", {}).items():
             key = {"in": "in", "used": "out"}.get(reason, reason)
             counts[key] = counts.get(key, 0) + n

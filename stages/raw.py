@@ -1,4 +1,4 @@
-"""Lists the corpus for `plan`: names, sizes and times, without reading it. Imports nothing heavy."""
+"""Lists the corpus for `plan`: names, sizes and times. Reads nothing, imports nothing heavy."""
 
 from __future__ import annotations
 

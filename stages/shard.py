@@ -9,10 +9,11 @@ shards that were being made.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ from stages.parallel import Record, run_jobs
 from stages.raw import corpus_listing
 from stages.scratch import open_scratch, scratch_names, write_scratch
 from stages.tables import write_table
-from stages.text.cleaning import CleaningOptions, clean
+from stages.text.cleaning import CleaningOptions, clean, long_enough
 from stages.text.listing import Split, splits
-from stages.text.readers import UNREADABLE, Batch, ReadOptions, read
+from stages.text.readers import UNREADABLE, Batch, read
+from stages.text.records import ReadOptions
 from stages.text.sentences import sentence_ends
 from stages.text.sharding import document_rows, merge_shard, shard_cuts
 
@@ -67,9 +69,7 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
     """First pass; returns the jobs of all splits, done before or now."""
     listing = corpus_listing(config, Path.cwd())
     if context.raw is not None and listing.fingerprint_entries() != list(context.raw.entries):
-        raise StageError(
-            "the corpus changed while the run began: run again, and it is listed anew"
-        )
+        raise StageError("the corpus changed while the run began: run again, and it is listed anew")
     work = splits(listing)
     jobs = [{"number": i, "split": split.to_json()} for i, split in enumerate(work)]
     done = scratch_names(context.output, "read")
@@ -141,19 +141,12 @@ class Reader:
         began = time.perf_counter()
         lines = split.format == "sentences"
         cleaned = clean(
-            batch.documents["text"], CleaningOptions(unwrap=config.unwrap and not lines)
+            batch.documents["text"],
+            CleaningOptions(unwrap=config.unwrap and not lines, nfc=config.nfc),
         )
         tally.cleaning.update(cleaned.counts)
-        characters = pc.utf8_length(cleaned.texts)
-        empty = pc.equal(characters, 0)
-        short = pc.and_(pc.invert(empty), pc.less(characters, config.min_characters))
-        tally.reject(
-            {
-                "empty": pc.sum(empty).as_py() or 0,
-                "too_short": pc.sum(short).as_py() or 0,
-            }
-        )
-        keep = pc.invert(pc.or_(empty, short))
+        keep, short = long_enough(cleaned.texts, config.min_characters)
+        tally.reject(short)
         documents = batch.documents.set_column(
             batch.documents.schema.get_field_index("text"), "text", cleaned.texts
         ).filter(keep)
@@ -180,9 +173,7 @@ class Reader:
         table = pa.concat_tables(tables).combine_chunks()
         table = table.take(pc.sort_indices(table, sort_keys=[("key", "ascending")]))
         sized = table.append_column("size", pc.binary_length(table["text"]))
-        write_scratch(
-            self._output, f"pieces/{name}.parquet", sized, row_group_size=PIECE_ROW_GROUP
-        )
+        write_scratch(self._output, f"pieces/{name}.parquet", sized, row_group_size=PIECE_ROW_GROUP)
 
 
 class _Tally:
@@ -192,7 +183,7 @@ class _Tally:
         self.counts: Counter[str] = Counter()
         self.rejects: Counter[str] = Counter()
         self.cleaning: Counter[str] = Counter()
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
         self.examples: list[dict[str, str]] = []
 
     def reject(self, reasons: Mapping[str, int]) -> None:
@@ -202,11 +193,13 @@ class _Tally:
         self.examples = (self.examples + examples)[:EXAMPLES]
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items()}
+        return dict(vars(self))
 
     def add(self, record: Mapping[str, Any]) -> None:
-        for name in ("counts", "rejects", "cleaning", "seconds"):
+        for name in ("counts", "rejects", "cleaning"):
             getattr(self, name).update(record[name])
+        for step, seconds in record["seconds"].items():
+            self.seconds[step] += seconds
         self.quarantine(record["examples"])
 
 
@@ -273,9 +266,7 @@ def _cuts(context: Context, config: CorpusConfig) -> dict[str, np.ndarray[Any, A
                 f"{config.validation_share:g}), or give more documents"
             )
     return {
-        "train": shard_cuts(
-            key[~validation], size[~validation], config.shard_bytes, config.shards
-        ),
+        "train": shard_cuts(key[~validation], size[~validation], config.shard_bytes, config.shards),
         "validation": shard_cuts(key[validation], size[validation], config.shard_bytes),
     }
 
@@ -289,8 +280,8 @@ def _write_shards(
     for side, keys in cuts.items():
         bounds = [0, *(int(k) for k in keys), 2**64]
         jobs += [
-            {"name": f"{side}-{i:05d}.parquet", "side": side, "low": bounds[i], "high": bounds[i + 1]}
-            for i in range(len(bounds) - 1)
+            {"name": f"{side}-{i:05d}.parquet", "side": side, "low": low, "high": high}
+            for i, (low, high) in enumerate(itertools.pairwise(bounds))
         ]
     finished = context.output.finished()
     missing = [job for job in jobs if job["name"] not in finished]
@@ -386,7 +377,7 @@ def _result(context: Context, config: CorpusConfig, jobs: list[Record]) -> Resul
         "in": tally.counts["in"],
         "out": total["documents"],
         "duplicate": total["duplicate_documents"],
-        **{reason: n for reason, n in tally.rejects.items()},
+        **tally.rejects,
     }
     quarantine = json.dumps(tally.examples, indent=1, ensure_ascii=False).encode()
     context.output.write_bytes("quarantine.json", quarantine, content=False)

@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 
 from pipeline.stage import Context, Histogram, Result, Table
 from pipeline.store import Artifact, ArtifactWriter
-from stages.config import SPECIAL_TOKENS, VocabConfig
+from stages.config import VocabConfig
 from stages.parallel import JobFailed, Record, run_jobs
 from stages.scratch import open_scratch, scratch_names, write_scratch
 from stages.tables import shard_files
+from stages.text.special_tokens import SPECIAL_TOKENS
 from stages.text.tokenizer_files import tokenizer_files
 from stages.text.vocabulary import VocabularyTooSmall, train, train_huggingface, word_coverage
 from stages.text.wordpiece import Tokenizer
@@ -133,10 +134,8 @@ class Trainer:
             **details,
         }
         for side, values in coverage.items():
-            figures |= {
-                f"{name}/{side}": v for name, v in values.items() if name != "words" or v is not None
-            }
-        report = {
+            figures |= {f"{name}/{side}": value for name, value in values.items()}
+        report: Record = {
             "figures": {k: v for k, v in figures.items() if k != "dropped_characters"},
             "coverage": {
                 "columns": list(coverage["training"]),

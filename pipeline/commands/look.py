@@ -58,11 +58,12 @@ def why_lines(graph: Graph, store: Store, selector: str, as_json: bool) -> Itera
         yield from one.lines()
 
 
-def graph_text(graph: Graph, how: str) -> str:
-    """The drawing of the graph; `how` is text, mermaid or svg."""
-    from pipeline import draw
+def graph_text(graph: Graph, store: Store, form: str, with_states: bool) -> str:
+    """The drawing of the graph as text, mermaid or svg; with the states that `plan` gives."""
+    from pipeline.drawing import draw
 
-    return {"text": draw.text, "mermaid": draw.mermaid, "svg": draw.svg}[how](graph)
+    states = {made.node: made.state for made in plan(graph, store)} if with_states else None
+    return draw(graph, form, states).rstrip("\n")
 
 
 def show_lines(graph: Graph, store: Store, selector: str, as_json: bool) -> Iterator[str]:

@@ -14,18 +14,17 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from pipeline.commands.look import write_report
-from pipeline.commands.text import counts_text, duration, table
+from pipeline.commands.text import counts_text, duration, size, table
+from pipeline.drawing import draw
 from pipeline.graph import Graph, Selection
+from pipeline.local_services import LocalServices
 from pipeline.runner import NodeOutcome, RunOutcome, StopSignal, run
-from pipeline.stage import Catalog
+from pipeline.stage import Catalog, UserError
 from pipeline.store import Store
 
 if TYPE_CHECKING:
-    from pipeline.cluster import Cluster
     from pipeline.config import RunConfig
-    from pipeline.progress import Board
-    from pipeline.services import Capacity, NodeEvent, Tracking
-    from pipeline.stage import Progress
+    from pipeline.services import Capacity, NodeEvent
     from pipeline.store import Artifact
 
 INTERRUPTED = 3
@@ -44,103 +43,142 @@ def run_command(
     Raises:
         UserError: wrong selection, missing input: nothing was started or written.
     """
-    from pipeline.cluster import Cluster
-    from pipeline.progress import Board
-
     graph, store = Graph(catalog.nodes(config)), Store(config.store)
-    cluster = Cluster(config.cluster)
-    with Board() as board:
-        tracking = _tracking(config, graph, overrides, board)
-        services = RunServices(cluster, tracking, board, store, verbose)
-        stop = Stopping()
-        with stop.on_signals():
-            try:
-                outcome = run(graph, store, services, selection=selection, force=force, stop=stop)
-            finally:
-                cluster.stop()
-            board.close()
-            _print_outcome(outcome, catalog, graph)
+    texts = {"graph.svg": draw(graph, "svg"), "graph.mmd": draw(graph, "mermaid")}
+    stop = Stopping()
+    services = RunServices(config, Path.cwd(), config.store, overrides, texts, stop)
+    services.verbose_store = store if verbose else None
+    _check_writable(store)
+    with stop.on_signals():
+        try:
+            outcome = run(graph, store, services, selection=selection, force=force, stop=stop)
+        finally:
+            services.close()
+        _print_outcome(outcome, catalog)
     if outcome.state == "interrupted":
         # Nodes that did not end in time still have threads: they must not hold the process up.
         end_now(outcome.exit_code)
     return outcome.exit_code
 
 
-class RunServices:
-    """What the runner asks for (`pipeline.services.Services`)."""
+def _check_writable(store: Store) -> None:
+    """Raise UserError when a local store can never be written to."""
+    if not store.files.local:
+        return
+    place = Path(store.root)
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise UserError(f"store={store.location}: {place} is a file; choose a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(
+            f"store={store.location}: {place} cannot be written to; choose another: store=FOLDER"
+        )
+
+
+class RunServices(LocalServices):
+    """Writes a node's report page once it is made, and says more when asked to."""
+
+    verbose_store: Store | None = None
 
     def __init__(
-        self, cluster: Cluster, tracking: Tracking, board: Board, store: Store, verbose: bool
+        self,
+        config: RunConfig,
+        cwd: Path,
+        store: str,
+        overrides: Sequence[str] = (),
+        texts: Mapping[str, str] | None = None,
+        stop: Stopping | None = None,
     ) -> None:
-        self.tracking = tracking
-        self._cluster = cluster
-        self._board = board
-        self._store = store
-        self._verbose = verbose
+        super().__init__(config, cwd, store, overrides, texts)
+        self._stop = stop
+        # Ray asks the kernel to end its processes with their parent, and to the kernel that is
+        # the thread that started them: not a node's own, which ends with the node. Nor the main
+        # one, where Ray would put its own handler of SIGTERM.
+        self._ray_thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
 
     def capacity(self) -> Capacity:
         """CPUs, GPUs and memory that this run may use."""
-        # Joining a cluster from the main thread, Ray would put its own handler of SIGTERM.
-        with ThreadPoolExecutor(1) as helper:
-            return helper.submit(self._cluster.capacity).result()
+        return self._ray_thread.submit(super().capacity).result()
 
     def ensure_ray(self) -> None:
         """Start or join Ray."""
-        self._cluster.start()
+        self._ray_thread.submit(super().ensure_ray).result()
+        if self._stop is not None:
+            self._stop.handle_again()
 
-    def progress(self, node: str) -> Progress:
-        """The node's live line."""
-        return self._board.line(node)
+    def close(self) -> None:
+        """Stop drawing, stop Ray."""
+        super().close()
+        self._ray_thread.shutdown(wait=False)
 
     def event(self, node: str, event: NodeEvent, text: str, artifact: Artifact | None) -> None:
-        """Print what became of a node, at once."""
-        if event in ("made", "failed", "interrupted", "skipped"):
-            self._board.finish(node)
+        """Print what became of a node, at once; what is cached stands in the table at the end."""
         if event == "made" and artifact is not None:
             write_report(artifact, self._board.print)
-            counts = counts_text(artifact.manifest.get("counts") or {})
-            seconds = duration(artifact.manifest["seconds"])
-            self._board.print(f"{node}: made in {seconds}" + (f", {counts}" if counts else ""))
-        elif event == "waiting":
-            self._board.print(f"{node}: waiting, {text}")
-        elif event == "started" and self._verbose:
-            self._board.print(f"{node}: started ({text})")
-        elif event in ("failed", "skipped"):
-            self._board.print(f"{node}: {text}" if event == "skipped" else f"{node} failed: {text}")
-            if event == "failed" and self._verbose:
-                self._print_traceback(node)
+        if event != "cached":
+            super().event(node, event, "" if event == "interrupted" else text, artifact)
+        if self.verbose_store is None:
+            return
+        if event == "started":
+            self._board.print(f"{node}: started, {text}")
+        if event == "failed":
+            for trace in _tracebacks(self.verbose_store, node):
+                self._board.print(trace)
 
-    def _print_traceback(self, node: str) -> None:
-        for folder in self._store.files.folders(f"{self._store.root}/{node}"):
-            failure = self._store.failure(node, folder)
-            if failure is not None and failure.get("traceback"):
-                self._board.print(str(failure["traceback"]))
+
+def _tracebacks(store: Store, node: str) -> Iterator[str]:
+    for fingerprint in store.files.folders(f"{store.root}/{node}"):
+        failure = store.failure(node, fingerprint)
+        if failure is not None and failure.get("traceback"):
+            yield str(failure["traceback"])
 
 
 class Stopping(StopSignal):
     """Stops in good order at the first signal, at once at the second."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._handled: tuple[int, ...] = ()
+        self._again = False
+
+    def is_set(self) -> bool:
+        """Whether it was asked for."""
+        if self._again and threading.current_thread() is threading.main_thread():
+            self._again = False
+            for number in self._handled:
+                signal.signal(number, self._ask)
+        return super().is_set()
+
+    def handle_again(self) -> None:
+        """Take the signals back: Ray's handler of SIGTERM prints a stack before it calls ours.
+
+        From any thread; done when the main thread next asks `is_set`.
+        """
+        self._again = True
+
     @contextmanager
     def on_signals(self) -> Iterator[StopSignal]:
         """Handle SIGINT, SIGTERM and a terminal that is closed; only in the main thread."""
-
-        def ask(number: int, _: FrameType | None) -> None:
-            if self.is_set():
-                end_now(INTERRUPTED)
-            self.set()
-            name = signal.Signals(number).name
-            # Not print: a handler runs in the middle of anything, the printing of a line too.
-            os.write(2, f"\n{name}: ending in good order; once more: at once\n".encode())
-
         wanted = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             wanted.append(signal.SIGHUP)
-        before = {number: signal.signal(number, ask) for number in wanted}
+        before = {number: signal.signal(number, self._ask) for number in wanted}
+        self._handled = tuple(before)
         try:
             yield self
         finally:
+            self._handled = ()
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def _ask(self, number: int, _: FrameType | None) -> None:
+        if super().is_set():
+            end_now(INTERRUPTED)
+        self.set()
+        name = signal.Signals(number).name
+        # Not print: a handler runs in the middle of anything, the printing of a line too.
+        os.write(2, f"\n{name}: ending in good order; once more: at once\n".encode())
 
 
 def end_now(code: int) -> None:
@@ -161,24 +199,7 @@ def end_now(code: int) -> None:
     os._exit(code)
 
 
-def _tracking(config: RunConfig, graph: Graph, overrides: Sequence[str], board: Board) -> Tracking:
-    from pipeline import draw
-    from pipeline.tracking import MlflowTracking, NoTracking
-
-    if not config.tracking.enabled:
-        return NoTracking()
-    return MlflowTracking(
-        config=config.tracking,
-        cwd=Path.cwd(),
-        store=config.store,
-        resolved=config.model_dump(mode="json"),
-        overrides=overrides,
-        texts={"graph.svg": draw.svg(graph), "graph.mmd": draw.mermaid(graph)},
-        notice=board.print,
-    )
-
-
-def _print_outcome(outcome: RunOutcome, catalog: Catalog, graph: Graph) -> None:
+def _print_outcome(outcome: RunOutcome, catalog: Catalog) -> None:
     """The table, the summary, what failed and what to do next."""
     rows = [_row(node) for node in outcome.nodes]
     print("\n".join(table(("node", "state", "time", "in -> out"), rows)))
@@ -197,9 +218,17 @@ def _print_outcome(outcome: RunOutcome, catalog: Catalog, graph: Graph) -> None:
 
 
 def _row(outcome: NodeOutcome) -> tuple[str, str, str, str]:
-    counts: Mapping[str, int] = {}
-    if outcome.artifact is not None:
-        counts = outcome.artifact.manifest.get("counts") or {}
     ran = outcome.state in ("made", "failed", "interrupted")
     took = duration(outcome.seconds) if ran else "-"
-    return (outcome.node, outcome.state.replace("_", " "), took, counts_text(counts))
+    flow = "" if outcome.artifact is None else _flow(outcome.artifact)
+    return (outcome.node, outcome.state.replace("_", " "), took, flow)
+
+
+def _flow(artifact: Artifact) -> str:
+    """What came in and what went out; for a node that counts nothing, how much it made."""
+    manifest = artifact.manifest
+    counts: Mapping[str, int] = manifest.get("counts") or {}
+    if counts:
+        return counts_text(counts)
+    rows = f"{manifest['rows']:,} rows, " if manifest.get("rows") else ""
+    return f"-> {rows}{size(manifest.get('bytes') or 0)}"

@@ -7,29 +7,41 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int64]
 
 
 def text_buffer(texts: pa.Array) -> tuple[Bytes, Offsets]:
-    """UTF-8 bytes of all texts end to end (a view, read only), and n + 1 offsets from 0.
+    """The bytes of a column of texts, without copying.
+
+    Args:
+        texts: string or large_string [n], no nulls.
+
+    Returns:
+        uint8 bytes of all texts end to end, and int64 [n + 1] where each begins in them.
 
     Raises:
-        ValueError: a text is null, or the column is not of strings.
+        ValueError: a null, or a column that is not text.
     """
-    if pa.types.is_large_string(texts.type):
-        texts = texts.cast(pa.string())
-    if not pa.types.is_string(texts.type):
-        raise ValueError(f"texts must be strings, not {texts.type}")
+    if isinstance(texts, pa.ChunkedArray):
+        texts = texts.combine_chunks()
+    if pa.types.is_string(texts.type):
+        width: type[np.int32] | type[np.int64] = np.int32
+    elif pa.types.is_large_string(texts.type):
+        width = np.int64
+    else:
+        raise ValueError(f"texts are of type {texts.type}, not string")
     if texts.null_count:
-        raise ValueError("texts must not be null")
+        row = pc.index(texts.is_null(), True).as_py()
+        raise ValueError(f"text {row} is null: leave nulls out, and count them, before this")
+    if len(texts) == 0:
+        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
     _, offset_buffer, data_buffer = texts.buffers()
-    if len(texts) == 0 or data_buffer is None:
-        return np.zeros(0, np.uint8), np.zeros(len(texts) + 1, np.int64)
-    raw = np.frombuffer(offset_buffer, np.int32, len(texts) + 1, offset=4 * texts.offset)
-    offsets = raw.astype(np.int64)
-    data = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
+    offsets = np.frombuffer(offset_buffer, width)[texts.offset : texts.offset + len(texts) + 1]
+    offsets = offsets.astype(np.int64)
+    data = np.frombuffer(data_buffer or b"", np.uint8)[offsets[0] : offsets[-1]]
     return data, offsets - offsets[0]
 
 

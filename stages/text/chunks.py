@@ -202,10 +202,9 @@ def _cut_positions(sentences: Sentences) -> Int64s:
     right = left.copy()
     # Outwards from the middle, one token a step; most sentences are done after two or three.
     while len(open_ones):
-        for place in (right, left):
-            found = (
-                sentences.word_starts[np.clip(place, low, high)] & (low <= place) & (place <= high)
-            )
+        for side in (right, left):
+            place = np.clip(side, low, high)
+            found = sentences.word_starts[place]
             cuts[open_ones[found]] = place[found]
         going = (cuts[open_ones] < 0) & ((left > low) | (right < high))
         open_ones, low, high = open_ones[going], low[going], high[going]

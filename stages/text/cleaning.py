@@ -10,6 +10,8 @@ lines and at most two newlines in a row, and no white space at either end.
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +23,19 @@ from stages.text.buffers import Bytes, Offsets, text_array, text_buffer
 from stages.text.unwrapping import join_wrapped_lines
 
 SPACE, NEWLINE, CARRIAGE_RETURN, DELETED = 32, 10, 13, 0
+
+BLOCK_BYTES = 256_000
+"""Text cleaned at a time: what the processor's caches hold is done twice as fast."""
+
+COUNTED = (
+    "controls",
+    "spaces",
+    "line_breaks",
+    "invisible",
+    "nfc_documents",
+    "joined_lines",
+    "white_space",
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,24 @@ def clean(texts: pa.Array, options: CleaningOptions | None = None) -> Cleaned:
         ValueError: a text is null, or the column is not of strings.
     """
     options = options or CleaningOptions()
-    counts: dict[str, int] = {}
+    text_buffer(texts[:0])  # refuses other columns, empty ones too
+    counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
+    cleaned = [_clean_block(block, options, counts) for block in _blocks(texts)]
+    return Cleaned(pa.concat_arrays(cleaned or [texts.cast(pa.string())]), dict(counts))
+
+
+def _blocks(texts: pa.Array) -> Iterator[pa.Array]:
+    """Slices of about `BLOCK_BYTES`, or of one text that is larger."""
+    _, offsets = text_buffer(texts)
+    start = 0
+    while start < len(texts):
+        end = int(np.searchsorted(offsets, offsets[start] + BLOCK_BYTES, side="right")) - 1
+        end = max(end, start + 1)
+        yield texts[start:end]
+        start = end
+
+
+def _clean_block(texts: pa.Array, options: CleaningOptions, counts: Counter[str]) -> pa.Array:
     source, offsets = text_buffer(texts)
     raw = source.tobytes()
     data = _single_bytes(raw, counts)
@@ -67,12 +99,12 @@ def clean(texts: pa.Array, options: CleaningOptions | None = None) -> Cleaned:
     if options.nfc and not raw.isascii():
         data, offsets = _compose(data, offsets, counts)
     if options.unwrap:
-        counts["joined_lines"] = join_wrapped_lines(data, offsets)
+        counts["joined_lines"] += join_wrapped_lines(data, offsets)
         data, offsets = _delete(data, offsets)
     before = len(data)
     data, offsets = _white_space(data, offsets)
-    counts["white_space"] = before - len(data)
-    return Cleaned(text_array(data, offsets), counts)
+    counts["white_space"] += before - len(data)
+    return text_array(data, offsets)
 
 
 def long_enough(texts: pa.Array, min_characters: int) -> tuple[pa.BooleanArray, dict[str, int]]:
@@ -99,19 +131,26 @@ def _table(newlines: bytes, spaces: bytes) -> bytes:
 _SINGLE_BYTES = _table(newlines=b"\n\v\f", spaces=b"\t ")
 
 
-def _single_bytes(raw: bytes, counts: dict[str, int]) -> Bytes:
+_RARE = bytes(code for code in [*range(32), 127] if code != NEWLINE)
+_NOT_RARE = bytes(code for code in range(256) if code not in _RARE)
+
+
+def _single_bytes(raw: bytes, counts: Counter[str]) -> Bytes:
     """ASCII controls: deleted, or made newlines and spaces. Returns a writable buffer."""
-    data = np.frombuffer(bytearray(raw.translate(_SINGLE_BYTES)), np.uint8)
-    counts["controls"] = int(np.count_nonzero(data == DELETED))
-    counts["spaces"] = raw.count(b"\t")
-    counts["line_breaks"] = raw.count(b"\v") + raw.count(b"\f")
-    if b"\r" in raw:
-        returns = np.flatnonzero(data == CARRIAGE_RETURN)
-        following = data[np.minimum(returns + 1, len(data) - 1)]
+    rare = raw.translate(None, _NOT_RARE)
+    data = np.frombuffer(bytearray(raw.translate(_SINGLE_BYTES) if rare else raw), np.uint8)
+    returns = rare.count(b"\r")
+    breaks = rare.count(b"\v") + rare.count(b"\f")
+    tabs = rare.count(b"\t")
+    counts["spaces"] += tabs
+    counts["line_breaks"] += returns + breaks
+    counts["controls"] += len(rare) - returns - breaks - tabs
+    if returns:
+        at = np.flatnonzero(data == CARRIAGE_RETURN)
+        following = np.frombuffer(raw, np.uint8)[np.minimum(at + 1, len(raw) - 1)]
         # At the end of one text and before a newline that starts the next it makes no difference:
         # white space at the ends goes.
-        data[returns] = np.where(following == NEWLINE, DELETED, NEWLINE)
-        counts["line_breaks"] += len(returns)
+        data[at] = np.where(following == NEWLINE, DELETED, NEWLINE)
     return data
 
 
@@ -138,9 +177,8 @@ _RULES: tuple[tuple[int, int | None, tuple[int, int], int, str], ...] = (
 _RULE_LEADS = np.isin(np.arange(256), [rule[0] for rule in _RULES])
 
 
-def _multi_bytes(data: Bytes, counts: dict[str, int]) -> None:
+def _multi_bytes(data: Bytes, counts: Counter[str]) -> None:
     """Apply `_RULES` in place; the first that fits a character wins."""
-    counts.setdefault("invisible", 0)
     leads = np.flatnonzero(_RULE_LEADS[data])
     first = data[leads]
     # Valid UTF-8: a lead byte is followed by all of its continuation bytes.
@@ -207,8 +245,7 @@ def nfc_candidates(data: Bytes, offsets: Offsets) -> npt.NDArray[np.int64]:
     return np.unique(np.searchsorted(offsets, at[~inert], side="right") - 1)
 
 
-def _compose(data: Bytes, offsets: Offsets, counts: dict[str, int]) -> tuple[Bytes, Offsets]:
-    counts["nfc_documents"] = 0
+def _compose(data: Bytes, offsets: Offsets, counts: Counter[str]) -> tuple[Bytes, Offsets]:
     candidates = nfc_candidates(data, offsets)
     pieces: list[bytes] = []
     lengths = np.diff(offsets)

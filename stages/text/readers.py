@@ -5,6 +5,7 @@ Nothing is lost without a reason: documents plus rejects are all records that we
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -115,7 +116,7 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
     gathered = _Gathered()
     for file in split.files:
         # A name that is not UTF-8 cannot stand in a column of strings as it is.
-        source = file.encode("utf-8", "backslashreplace").decode()
+        source = os.fsencode(file).decode("utf-8", "backslashreplace")
         path = str(Path(split.root) / file)
         if split.format == "python":
             records, source = _module_record(path, file), split.source

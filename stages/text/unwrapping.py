@@ -117,7 +117,8 @@ def _breaks_that_stay(
     widest = np.maximum.reduceat(width, block_starts)
     block_width = np.repeat(widest, np.diff(np.append(block_starts, len(starts))))
 
-    b0, b1, b2, b3 = (data[first + i] for i in range(4))
+    # As if spaces followed the line: a mark may stand alone.
+    b0, b1, b2, b3 = (np.where(first + i <= last, data[first + i], _SPACE) for i in range(4))
     item = (
         (_BULLET[b0] & (b1 == _SPACE))
         | ((b0 == 0xE2) & (b1 == 0x80) & (b2 == 0xA2))
@@ -161,7 +162,7 @@ def _widths(
     data: Bytes, first: Positions, last: Positions, blank: Flags
 ) -> tuple[Positions, Positions]:
     """Columns of each line (white space at its ends left out) and of its first word."""
-    columns = np.cumsum(_COLUMNS[data], dtype=np.int64)
+    columns = np.cumsum(_COLUMNS[data], dtype=np.int32)
     # `last` may stand on the continuation byte of a character; these are 0 wide.
     before = columns[first] - _COLUMNS[data[first]]
     width = np.where(blank, 0, columns[last] - before)

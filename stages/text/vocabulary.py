@@ -21,9 +21,11 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
+from stages.text.buffers import text_buffer
 from stages.text.merging import Merger, Spelling
-from stages.text.wordpiece import CONTINUATION, SPECIAL_TOKENS, UNKNOWN_TOKEN
-from stages.text.words import Int64Array, text_buffer
+from stages.text.special_tokens import SPECIAL_TOKENS
+from stages.text.wordpiece import CONTINUATION, UNKNOWN_TOKEN
+from stages.text.words import Int64Array
 
 HUGGINGFACE_WORDS = 20_000_000
 """Words fed to `tokenizers`' trainer at most; counts are scaled down to it."""

@@ -21,6 +21,8 @@ import tokenizers
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from stages.text.buffers import text_buffer
+from stages.text.special_tokens import SPECIAL_TOKENS
 from stages.text.words import (
     SEPARATOR,
     ByteArray,
@@ -30,10 +32,8 @@ from stages.text.words import (
     cut,
     joined,
     normaliser,
-    text_buffer,
 )
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 UNKNOWN_TOKEN = "[UNK]"
 CONTINUATION = "##"
 CACHE_CHUNKS = 1_000_000

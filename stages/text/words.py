@@ -23,6 +23,8 @@ import pyarrow.compute as pc
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from stages.text.buffers import text_buffer
+
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 ByteArray = npt.NDArray[np.uint8]
@@ -95,38 +97,6 @@ class Chunks:
     starts: Int64Array
     indices: Int32Array
     distinct: pa.BinaryArray
-
-
-def text_buffer(texts: pa.Array) -> tuple[ByteArray, Int64Array]:
-    """The bytes of a column of texts, without copying.
-
-    Args:
-        texts: string or large_string [n], no nulls.
-
-    Returns:
-        uint8 bytes of all texts end to end, and int64 [n + 1] where each begins in them.
-
-    Raises:
-        ValueError: a null, or a column that is not text.
-    """
-    if isinstance(texts, pa.ChunkedArray):
-        texts = texts.combine_chunks()
-    if pa.types.is_string(texts.type):
-        width: type[np.int32] | type[np.int64] = np.int32
-    elif pa.types.is_large_string(texts.type):
-        width = np.int64
-    else:
-        raise ValueError(f"texts are of type {texts.type}, not string")
-    if texts.null_count:
-        row = pc.index(texts.is_null(), True).as_py()
-        raise ValueError(f"text {row} is null: leave nulls out, and count them, before this")
-    if len(texts) == 0:
-        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
-    _, offset_buffer, data_buffer = texts.buffers()
-    offsets = np.frombuffer(offset_buffer, width)[texts.offset : texts.offset + len(texts) + 1]
-    offsets = offsets.astype(np.int64)
-    data = np.frombuffer(data_buffer or b"", np.uint8)[offsets[0] : offsets[-1]]
-    return data, offsets - offsets[0]
 
 
 def blocks(offsets: Int64Array, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:

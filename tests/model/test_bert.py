@@ -67,6 +67,21 @@ def test_gathered_positions_equal_the_full_head(make_model, make_packed):
     assert some.nsp_logits.shape == (3, 2) and some.hidden.shape == (17, 32)
 
 
+def test_labels_give_the_same_loss_and_gradients_without_logits(make_model, make_packed):
+    model = make_model()
+    batch, positions = make_packed([5, 9, 3]), torch.tensor([2, 7, 8, 16])
+    labels = torch.tensor([5, 50, 8, 1])
+    whole = mlm_loss_sum(model(*batch.inputs(), positions).mlm_logits, labels)
+    output = model(*batch.inputs(), positions, labels)
+    assert output.mlm_logits.shape == (0, 60)
+    parameters = [*model.bert.parameters(), *model.mlm.parameters()]
+    torch.testing.assert_close(output.mlm_loss_sum, whole)
+    torch.testing.assert_close(
+        torch.autograd.grad(output.mlm_loss_sum, parameters),
+        torch.autograd.grad(whole, parameters),
+    )
+
+
 def test_next_sentence_reads_cls_alone(make_model, make_packed):
     model = make_model()
     batch = make_packed([5, 9, 3])

@@ -3,7 +3,9 @@ import math
 import pytest
 import torch
 
-from model.losses import mlm_loss_sum, nsp_loss_sum
+import model.losses
+from model.heads import vocabulary_logits
+from model.losses import mlm_loss_sum, nsp_loss_sum, vocabulary_loss_sum
 
 LOGITS = torch.tensor([[-0.11, 0.46, 0.12, 0.05, 0.25, -0.27]])  # seed 2.4
 UNDERSTAND = torch.tensor([2])
@@ -55,3 +57,53 @@ def test_losses_of_bfloat16_logits_are_computed_in_float32():
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, mlm_loss_sum(logits.float(), labels))
     assert nsp_loss_sum(logits[:, :2], labels > 9).dtype == torch.float32
+
+
+def loss_and_gradients(loss_of, factor=1.0):
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(23, 16, generator=generator).requires_grad_()
+    weight = torch.randn(90, 16, generator=generator).requires_grad_()
+    bias = torch.randn(90, generator=generator).requires_grad_()
+    labels = torch.randint(0, 90, (23,), generator=generator)
+    loss = loss_of(hidden, weight, bias, labels)
+    return loss, torch.autograd.grad(factor * loss, (hidden, weight, bias))
+
+
+def whole(hidden, weight, bias, labels):
+    return mlm_loss_sum(vocabulary_logits(hidden, weight, bias), labels)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 23, 1000])
+def test_the_sliced_loss_equals_the_whole_one(monkeypatch, rows):
+    monkeypatch.setitem(model.losses._SLICE_BYTES, "cpu", rows * 90 * 4)
+    torch.testing.assert_close(
+        loss_and_gradients(vocabulary_loss_sum, 0.25), loss_and_gradients(whole, 0.25)
+    )
+
+
+def test_the_sliced_loss_under_autocast(monkeypatch):
+    monkeypatch.setitem(model.losses._SLICE_BYTES, "cpu", 5 * 90 * 4)
+    exact_loss, exact_gradients = loss_and_gradients(whole)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, gradients = loss_and_gradients(vocabulary_loss_sum)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact_loss.item(), rel=0.01)
+    for rough, exact in zip(gradients, exact_gradients, strict=True):
+        assert rough.dtype == torch.float32
+        assert (rough - exact).abs().max() < 0.02 * exact.abs().max()
+
+
+def test_the_sliced_loss_of_nothing_and_without_gradients():
+    empty = torch.empty(0, 16), torch.randn(90, 16), torch.randn(90), torch.empty(0).long()
+    assert vocabulary_loss_sum(*empty) == 0
+    with torch.no_grad():
+        hidden, labels = torch.randn(4, 16), torch.tensor([1, 2, 3, 89])
+        loss = vocabulary_loss_sum(hidden, *empty[1:3], labels)
+        torch.testing.assert_close(loss, whole(hidden, *empty[1:3], labels))
+    assert not loss.requires_grad
+
+
+def test_the_sliced_loss_gives_the_seed_s_number():
+    # Unit vectors pick the seed's logits out of the table.
+    loss = vocabulary_loss_sum(torch.ones(1, 1), LOGITS.T.contiguous(), torch.zeros(6), UNDERSTAND)
+    assert loss.item() == pytest.approx(1.783, abs=5e-4)

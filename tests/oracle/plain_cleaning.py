@@ -42,7 +42,8 @@ def first_word(line: str) -> str:
 
 def is_item(line: str) -> bool:
     return bool(
-        re.match(r"[-*+] |•|[0-9][.)] |[0-9][0-9][.)] ", line) or re.match(r":[^:]*:( |\Z)", line)
+        re.match(r"[-*+] |•|[0-9][.)] |[0-9][0-9][.)] ", line + " ")
+        or re.match(r":[^:]*:( |\Z)", line)
     )
 
 

@@ -14,9 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline import cluster
-from pipeline.cluster import Cluster, find_address, short_temporary_folder, stage_code
+from pipeline import cluster, ray_address
+from pipeline.capacity import visible_gpus
+from pipeline.cluster import Cluster, short_temporary_folder, stage_code
 from pipeline.config import ClusterConfig
+from pipeline.ray_address import find_address
 from pipeline.stage import StageError, UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +81,7 @@ def test_capacity_of_the_machine_needs_no_ray() -> None:
 
 def test_gpus_are_counted_as_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert cluster.visible_gpus() == 0
+    assert visible_gpus() == 0
 
 
 def test_a_long_temporary_folder_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +262,7 @@ def _wait_for(head: subprocess.Popen[bytes], session: Path, port: int) -> None:
 
 @pytest.mark.slow
 def test_a_port_that_is_not_rays_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "JOIN_SECONDS", 4.0)
+    monkeypatch.setattr(ray_address, "JOIN_SECONDS", 4.0)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -56,6 +56,18 @@ def wait_for(path: Path, pattern: str) -> None:
         time.sleep(0.05)
 
 
+def left_in(folder: Path) -> list[psutil.Process]:
+    """Processes that were started in `folder` (Ray's too) and have not ended a moment later."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if Path(process.cwd()).is_relative_to(folder):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return psutil.wait_procs(found, timeout=3)[1]
+
+
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder in which a run has made everything, and what that run printed."""
@@ -134,6 +146,7 @@ def test_show(made: Path) -> None:
         ("run shard", "--only shard"),
         ("run --nosuch", "--nosuch"),
         ("run tracking.uri=nosuch://x", "nosuch"),
+        ("run store=/dev/null/store", "/dev/null is a file"),
         ("run cluster.address=127.0.0.1:1 tracking.enabled=false", "127.0.0.1:1"),
         ("why", "NODE"),
         ("why shard mask", "one node"),
@@ -180,6 +193,7 @@ def test_signal_ends_resumable(tmp_path: Path, number: signal.Signals) -> None:
     assert process.returncode == 3
     assert errors.splitlines()[-1] == ("clozeline: interrupted; the same command goes on from here")
     assert re.search(r"^shard +interrupted", printed, re.MULTILINE)
+    assert left_in(tmp_path) == []
     assert states(tmp_path)["shard"] == "run"
     assert "unfinished" in out(tmp_path, "plan")
     (tmp_path / "slow").unlink()
@@ -198,7 +212,13 @@ def test_second_signal_ends_at_once(tmp_path: Path) -> None:
     process.communicate(timeout=30)
     assert process.returncode == 3
     assert time.monotonic() - began < 3
-    assert psutil.Process().children(recursive=True) == []
+    assert left_in(tmp_path) == []
+
+
+def test_store_that_cannot_be_written(tmp_path: Path) -> None:
+    done = clozeline(tmp_path, "run", "store=/proc/nosuch", UNTRACKED)
+    assert done.returncode in (1, 2)
+    assert "/proc" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
@@ -206,3 +226,25 @@ def test_tracked_run(tmp_path: Path) -> None:
     done = clozeline(tmp_path, "run")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "mlflow.db").is_file()
+
+
+@pytest.mark.slow
+def test_signal_while_ray_runs(tmp_path: Path) -> None:
+    (tmp_path / "with-ray").touch()
+    (tmp_path / "slow-ray").touch()
+    process = start(tmp_path, "run", UNTRACKED, "cluster.num_cpus=1", "cluster.object_store_mb=80")
+    wait_for(tmp_path, "asked")
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 3
+    assert "logging.cc" not in errors
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_ray_outlives_the_node_that_started_it(tmp_path: Path) -> None:
+    (tmp_path / "with-ray").touch()
+    text = out(tmp_path, "run", UNTRACKED, "cluster.num_cpus=1", "cluster.object_store_mb=80")
+    for node in ("remote/1", "remote/2"):
+        assert re.search(rf"^{node} +made", text, re.MULTILINE)
+    assert left_in(tmp_path) == []

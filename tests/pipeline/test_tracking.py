@@ -14,11 +14,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from pipeline.config import TrackingConfig
+from pipeline.mlflow_names import numeric, parameters, resolve_uri, run_name
+from pipeline.mlflow_ui import ui, ui_command
 from pipeline.stage import Histogram, Node, Result, Stage, UserError
-from pipeline.tracking import MlflowTracking, numeric, parameters, resolve_uri, run_name, ui_command
+from pipeline.tracking import MlflowTracking
 
 ROOT = Path(__file__).resolve().parents[2]
 MASK = Node("mask/128", Stage("mask", 1, "stages.mask:run"), {"mask": {"probability": 0.15}})
@@ -49,10 +52,14 @@ def tracking(cwd: Path, notices: list[str] | None = None, **config: Any) -> Mlfl
     )
 
 
-def client(cwd: Path) -> Any:
+def client_at(uri: str) -> Any:
     from mlflow.tracking import MlflowClient
 
-    return MlflowClient(tracking_uri=f"sqlite:///{cwd}/runs/mlflow.db")
+    return MlflowClient(tracking_uri=uri)
+
+
+def client(cwd: Path) -> Any:
+    return client_at(f"sqlite:///{cwd}/runs/mlflow.db")
 
 
 def runs(cwd: Path) -> dict[str, Any]:
@@ -81,7 +88,15 @@ def cwd(tmp_path: Path, database: Path) -> Path:
     copy.write_bytes(database.read_bytes())
     with sqlite3.connect(copy) as connection:
         connection.execute("PRAGMA foreign_keys = OFF")
-        for table in ("tags", "params", "metrics", "latest_metrics", "runs", "experiments"):
+        for table in (
+            "tags",
+            "params",
+            "metrics",
+            "latest_metrics",
+            "runs",
+            "experiment_tags",
+            "experiments",
+        ):
             connection.execute(f"DELETE FROM {table}")
     return tmp_path
 
@@ -286,8 +301,42 @@ def test_a_server_that_is_away_stops_nothing_and_gets_it_later(cwd: Path) -> Non
         server.wait()
 
 
+@pytest.mark.slow
+def test_ui_serves_the_runs_and_ends_with_all_its_processes(cwd: Path) -> None:
+    t = tracking(cwd, run_name="seen")
+    t.start_run([])
+    t.close("done")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from pathlib import Path
+from pipeline.config import TrackingConfig
+from pipeline.tracking import ui
+sys.exit(ui(TrackingConfig(), Path.cwd(), {port}))
+"""
+    pages = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=cwd, stdout=subprocess.PIPE, text=True
+    )
+    assert pages.stdout is not None
+    assert f"http://127.0.0.1:{port}/#/experiments" in pages.stdout.readline()
+    seen = client_at(f"http://127.0.0.1:{port}")
+    found = seen.search_runs([seen.get_experiment_by_name("clozeline").experiment_id])
+    assert [run.info.run_name for run in found] == ["seen"]
+    with pytest.raises(UserError, match=f"port {port} is taken"):
+        ui(TrackingConfig(), cwd, port)
+    family = psutil.Process(pages.pid).children(recursive=True)
+    assert family
+    pages.send_signal(signal.SIGTERM)
+    assert pages.wait(timeout=30) == 0
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+
+
 def _wait_for_port(port: int) -> None:
-    for _ in range(300):
+    for _ in range(1200):
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
             return
@@ -346,6 +395,8 @@ def test_what_a_killed_driver_left_running_is_closed_by_the_next(cwd: Path) -> N
     assert victim.stdout.readline() == "open\n"
     bystander = tracking(cwd, run_name="bystander")
     bystander.start_run([])
+    # Wait until it has looked for dead drivers, so that it does not find this one.
+    assert bystander.node_started(MASK, "f" * 64, {}, None).run_id
     victim.kill()
     victim.communicate()
     assert runs(cwd)["node/victim"].info.status == "RUNNING"
@@ -359,5 +410,6 @@ def test_what_a_killed_driver_left_running_is_closed_by_the_next(cwd: Path) -> N
         "victim": "KILLED",
         "node/victim": "KILLED",
         "bystander": "RUNNING",
+        "mask/128": "RUNNING",
         "after": "FINISHED",
     }

@@ -4,9 +4,11 @@
 files in the current folder, so that a test can change it without a trace in the config.
 """
 
+import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline import cli
@@ -49,6 +51,19 @@ def mask(context: Context) -> Result:
     return Result({"masked_share": 0.15}, {"in": 9, "out": 9})
 
 
+def remote(context: Context) -> Result:
+    """Asks a Ray worker for the number of its process."""
+    import ray
+
+    number = ray.get(ray.remote(lambda: os.getpid()).remote())
+    Path("asked").touch()
+    while Path("slow-ray").exists():
+        context.stop.check()
+        time.sleep(0.1)
+    context.output.write_bytes("worker.txt", b"asked")
+    return Result({"worker": number}, {"in": 1, "out": 1})
+
+
 def listing() -> RawInput:
     return RawInput([["a.txt", 3, 1]], "one file")
 
@@ -67,12 +82,17 @@ class ToyCatalog:
         ]
         masked = config.mask.model_dump(mode="json")
         made.append(Node("mask/128", _stage("mask"), {"mask": masked}, inputs={"shard": "shard"}))
+        # Two nodes with Ray, one after the other, where a file says so.
+        before = "mask/128"
+        for name in ("remote/1", "remote/2") if Path("with-ray").exists() else ():
+            stage = replace(_stage("remote"), needs_ray=True)
+            made.append(Node(name, stage, {}, inputs={"before": before}))
+            before = name
         return made
 
     def summary(self, figures: Mapping[str, Mapping[str, Json]]) -> list[str]:
-        return (
-            [f"masked share {figures['mask/128']['masked_share']:.1%}"] if len(figures) == 2 else []
-        )
+        shares = [one["masked_share"] for one in figures.values() if "masked_share" in one]
+        return [f"masked share {share:.1%}" for share in shares]
 
 
 def _stage(name: str) -> Stage:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.text import cleaning
 from stages.text.cleaning import CleaningOptions, clean, long_enough, nfc_candidates
 from tests.oracle import plain_cleaning
 from tests.oracle.shared_corpora import corpora
@@ -37,12 +38,27 @@ def cleaned(text: str, **options: bool) -> str:
     return clean(pa.array([text]), CleaningOptions(**options)).texts[0].as_py()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.booleans(), st.booleans())
 def test_equals_the_plain_twin(texts: list[str], unwrap: bool, nfc: bool) -> None:
     result = clean(pa.array(texts, pa.string()), CleaningOptions(unwrap, nfc)).texts
     result.validate(full=True)
     assert result.to_pylist() == [plain_cleaning.clean(t, unwrap, nfc) for t in texts]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(TEXTS, max_size=6), st.integers(1, 60))
+def test_blocks_make_no_difference(texts: list[str], size: int) -> None:
+    column = pa.array(texts, pa.string())
+    whole = clean(column)
+    default = cleaning.BLOCK_BYTES
+    cleaning.BLOCK_BYTES = size
+    try:
+        parts = clean(column)
+    finally:
+        cleaning.BLOCK_BYTES = default
+    assert parts.texts.equals(whole.texts)
+    assert parts.counts == whole.counts
 
 
 @settings(max_examples=200, deadline=None)
@@ -99,6 +115,7 @@ def test_counts_say_what_was_done() -> None:
         "line_breaks": 2,
         "invisible": 2,
         "nfc_documents": 1,
+        "joined_lines": 0,
         "white_space": 3,
     }
 

@@ -171,7 +171,7 @@ def test_nan_in_a_weight_stops_at_the_first_step(make_job, recorder, tmp_path):
         next(model.parameters())[5, 0] = float("nan")
     path, _ = write_model(model, model.config, LocalFileSystem(), str(tmp_path))
     job = make_job(init_from=path, folder="other")
-    with pytest.raises(NonFiniteError, match="^step 1: "):
+    with pytest.raises(NonFiniteError, match=r"^step 1: "):
         pretrain(job, recorder())
     assert not Path(job.checkpoint_folder).exists()
 

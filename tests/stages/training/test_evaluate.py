@@ -1,0 +1,111 @@
+"""Held-out figures against a plain loop over single rows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pyarrow.fs import LocalFileSystem
+
+from model.bert import BertForPreTraining, init_weights
+from model.config import BertConfig
+from stages.training.evaluate import evaluate, unigram_log_probabilities
+from stages.training.loader import Limits, RowGroups
+from stages.training.packing import pack
+
+LOCAL = LocalFileSystem()
+LIMITS = Limits(64, 40)
+MASK = 4
+
+
+@pytest.fixture
+def model() -> BertForPreTraining:
+    config = BertConfig(
+        vocab_size=64, hidden_size=32, max_position_embeddings=40, initializer_range=0.3
+    )
+    model = BertForPreTraining(config)
+    init_weights(model, torch.Generator().manual_seed(1))
+    return model.train()
+
+
+def one_row_at_a_time(model, files, counts, rows):
+    """(loss, correct, unigram loss) of each label, whether it shows [MASK], and NSP by row."""
+    model.eval()
+    labels, pairs = [], []
+    logs = [math.log((c + 1) / (sum(counts) + len(counts))) for c in counts.tolist()]
+    groups = RowGroups(LOCAL, files, LIMITS)
+    for number in range(len(groups)):
+        examples = groups.get(number)
+        for row in range(len(examples)):
+            if len(pairs) == rows:
+                return labels, pairs
+            micro = pack(examples.take(np.array([row])), nsp=True)
+            with torch.no_grad():
+                output = model(*micro.inputs())
+            for place, (logits, label) in enumerate(
+                zip(output.mlm_logits, micro.mlm_labels.tolist(), strict=True)
+            ):
+                shown = int(micro.input_ids[micro.mlm_positions[place]])
+                loss = -float(torch.log_softmax(logits, 0)[label])
+                labels.append((loss, int(logits.argmax()) == label, -logs[label], shown == MASK))
+            true_class = 0 if bool(micro.is_next[0]) else 1
+            logits = output.nsp_logits[0]
+            pairs.append(
+                (
+                    -float(torch.log_softmax(logits, 0)[true_class]),
+                    int(logits.argmax()) == true_class,
+                    true_class == 0,
+                )
+            )
+    return labels, pairs
+
+
+@pytest.mark.parametrize("rows", [390, 61, 50])
+def test_figures_equal_those_of_single_rows(model, shards, rows):
+    counts = np.arange(64)
+    figures = evaluate(
+        model, LOCAL, shards, LIMITS, mask_token_id=MASK, label_counts=counts,
+        max_rows=None if rows == 390 else rows, micro_batch_tokens=300,
+    )  # fmt: skip
+    assert model.training
+    labels, pairs = one_row_at_a_time(model, shards, counts, rows)
+    assert figures.rows == rows
+    masked = [label for label in labels if label[3]]
+    assert 0 < len(masked) < len(labels)
+    for found, expected in ((figures.all_labels, labels), (figures.mask_tokens, masked)):
+        assert found.count == len(expected)
+        assert found.loss == pytest.approx(sum(e[0] for e in expected) / len(expected), rel=1e-5)
+        assert found.correct == sum(e[1] for e in expected)
+        assert found.unigram_loss == pytest.approx(
+            sum(e[2] for e in expected) / len(expected), rel=1e-9
+        )
+    assert figures.nsp is not None
+    assert figures.nsp.pairs == rows
+    assert figures.nsp.correct == sum(p[1] for p in pairs)
+    assert figures.nsp.is_next == sum(p[2] for p in pairs)
+    assert figures.nsp.loss == pytest.approx(sum(p[0] for p in pairs) / rows, rel=1e-5)
+    assert figures.nsp.majority_share == pytest.approx(0.5, abs=0.01)
+
+
+def test_twice_the_same(model, shards):
+    once, again = (evaluate(model, LOCAL, shards, LIMITS, mask_token_id=MASK) for _ in range(2))
+    assert once.all_labels.loss_sum == again.all_labels.loss_sum
+    assert once.values() == again.values()
+    assert "unigram_loss" not in once.values()
+
+
+def test_unigram_baseline():
+    logs = unigram_log_probabilities(np.array([3, 0, 1]))
+    assert np.exp(logs).tolist() == pytest.approx([4 / 7, 1 / 7, 2 / 7])
+
+
+def test_unigram_accuracy_names_the_commonest_label(model, shards):
+    counts = np.zeros(64, dtype=np.int64)
+    counts[20] = 5
+    figures = evaluate(model, LOCAL, shards, LIMITS, mask_token_id=MASK, label_counts=counts)
+    groups = RowGroups(LOCAL, shards, LIMITS)
+    labels = np.concatenate([groups.get(n).mlm_labels for n in range(len(groups))])
+    assert figures.all_labels.unigram_correct == (labels == 20).sum() > 0
+    assert figures.all_labels.unigram_accuracy == pytest.approx((labels == 20).mean())

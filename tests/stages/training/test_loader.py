@@ -1,0 +1,260 @@
+"""The order of reading: every row once an epoch, any position at once, errors with places."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from stages.training.examples import Examples, Ragged, concatenate, offsets_of
+from stages.training.loader import (
+    DataError,
+    Limits,
+    Loader,
+    RowGroups,
+    ShardFile,
+    count_labels,
+    decode,
+    read_index,
+)
+from stages.training.prefetch import prefetched
+
+LOCAL = LocalFileSystem()
+LIMITS = Limits(vocab_size=1 << 16, max_length=512)
+
+
+def numbered(path: Path, numbers: range, row_group_rows: int) -> ShardFile:
+    """A shard whose rows carry their number as their label."""
+    ids = [[2, n, 3] + [5] * (n % 7) for n in numbers]
+    table = pa.table(
+        {
+            "input_ids": pa.array(ids, pa.list_(pa.uint32())),
+            "mlm_positions": pa.array([[1]] * len(ids), pa.list_(pa.uint16())),
+            "mlm_labels": pa.array([[n] for n in numbers], pa.list_(pa.uint32())),
+        }
+    )
+    pq.write_table(table, path, row_group_size=row_group_rows)
+    return read_index(LOCAL, [str(path)])[0]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[ShardFile, ...]:
+    """100 rows in row groups of 1 to 17 rows."""
+    return (
+        numbered(tmp_path / "a.parquet", range(0, 40), 17),
+        numbered(tmp_path / "b.parquet", range(40, 41), 5),
+        numbered(tmp_path / "c.parquet", range(41, 100), 11),
+    )
+
+
+def loader(files, batch_size: int, seed: int = 3) -> Loader:
+    return Loader(LOCAL, (files,), seed, batch_size, LIMITS)
+
+
+def rows_of(batch: Examples) -> list[int]:
+    return batch.mlm_labels.tolist()
+
+
+def test_an_epoch_holds_every_row_once_and_batches_run_on_into_the_next(files):
+    reader = loader(files, batch_size=7)
+    stream = [row for index in range(300 // 7) for row in rows_of(reader.batch(index))]
+    for epoch in range(2):
+        assert sorted(stream[epoch * 100 : (epoch + 1) * 100]) == list(range(100))
+    assert stream[:100] != stream[100:200]
+
+
+def test_rows_carry_all_their_columns(files):
+    batch = loader(files, batch_size=30).batch(1)
+    for place, row in enumerate(rows_of(batch)):
+        assert batch.input_ids[place].tolist() == [2, row, 3] + [5] * (row % 7)
+        assert batch.mlm_positions[place].tolist() == [1]
+    assert batch.is_next is None
+    assert batch.tokens == sum(3 + row % 7 for row in rows_of(batch)) and batch.masked == 30
+
+
+def test_seeking_equals_reading_in_order(files):
+    in_order = loader(files, batch_size=9)
+    expected = [rows_of(in_order.batch(index)) for index in range(40)]
+    for index in (39, 0, 12, 11, 25):
+        assert rows_of(loader(files, batch_size=9).batch(index)) == expected[index]
+
+
+def test_the_order_depends_on_the_seed_and_is_not_that_of_the_files(files):
+    one, other = (rows_of(loader(files, 100, seed).batch(0)) for seed in (1, 2))
+    assert one != other
+    assert one != sorted(one)
+    # Inside a row group too: no run of the sorted order is left standing.
+    assert sum(b == a + 1 for a, b in pairwise(one)) < 15
+
+
+def test_a_batch_may_be_larger_than_an_epoch(files):
+    counts = Counter(rows_of(loader(files, batch_size=250).batch(0)))
+    assert sorted(counts) == list(range(100))
+    assert set(counts.values()) == {2, 3}
+
+
+def test_positions_name_epoch_and_row(files):
+    reader = loader(files, batch_size=30)
+    assert [reader.position(i) for i in range(5)] == [(0, 0), (0, 30), (0, 60), (0, 90), (1, 20)]
+
+
+def test_pass_k_reads_copy_k_alone(tmp_path):
+    copies = (
+        (numbered(tmp_path / "0.parquet", range(0, 20), 6),),
+        (numbered(tmp_path / "1.parquet", range(100, 130), 6),),
+    )
+    reader = Loader(LOCAL, copies, 3, 10, LIMITS)
+    stream = [row for index in range(10) for row in rows_of(reader.batch(index))]
+    assert sorted(stream[:20]) == list(range(20)) == sorted(stream[50:70])
+    assert sorted(stream[20:50]) == list(range(100, 130)) == sorted(stream[70:100])
+    assert stream[:20] != stream[50:70]
+    assert reader.position(5) == (2, 0)
+
+
+def test_few_row_groups_are_kept(files):
+    groups = RowGroups(LOCAL, files, LIMITS, keep=2)
+    for number in range(len(groups)):
+        groups.get(number)
+    assert len(groups._kept) == 2
+    assert groups.get(len(groups) - 1) is groups.get(len(groups) - 1)
+
+
+def test_late_batches_come_as_fast_as_the_first(tmp_path):
+    # The index alone is large; every row group of it is the same small file.
+    numbered(tmp_path / "one.parquet", range(64), 64)
+    many = (ShardFile(str(tmp_path / "one.parquet"), (64,)),) * 20_000
+    reader = loader(many, batch_size=32)
+    reader.batch(0)
+    begin = time.perf_counter()
+    reader.batch(39_000)
+    assert time.perf_counter() - begin < 0.5
+
+
+def test_paths_are_those_of_the_filesystem(tmp_path):
+    file = numbered(tmp_path / "a.parquet", range(10), 5)
+    below = SubTreeFileSystem(str(tmp_path), LOCAL)
+    reader = Loader(below, ((ShardFile("a.parquet", file.row_groups),),), 3, 10, LIMITS)
+    assert sorted(rows_of(reader.batch(0))) == list(range(10))
+
+
+def test_no_rows_is_an_error():
+    with pytest.raises(DataError, match="no rows"):
+        Loader(LOCAL, ((),), 3, 10, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (Limits(50, 512), r"a\.parquet, row group 0: id 59, the vocabulary has 50"),
+        (Limits(100, 8), r"row group 0, row 6: 9 tokens, the model's position table holds 8"),
+        (Limits(100, 512, (("vocabulary", "x"),)), r"vocabulary is y, the run expects x"),
+    ],
+)
+def test_limits(tmp_path, limits, message):
+    file = numbered(tmp_path / "a.parquet", range(60), 60)
+    table = pq.read_table(file.path).replace_schema_metadata({"vocabulary": "y"})
+    pq.write_table(table, file.path)
+    loader((file,), 10).batch(0)
+    with pytest.raises(DataError, match=message):
+        Loader(LOCAL, ((file,),), 3, 10, limits).batch(0)
+
+
+def test_an_index_that_lies_is_an_error(files):
+    wrong = (ShardFile(files[0].path, (16, 17, 7)),)
+    with pytest.raises(DataError, match="17 rows, the index says 16"):
+        loader(wrong, 40).batch(0)
+
+
+def test_tables_that_do_not_fit():
+    good = {
+        "input_ids": pa.array([[2, 5, 3]], pa.list_(pa.uint16())),
+        "mlm_positions": pa.array([[1]], pa.list_(pa.uint16())),
+        "mlm_labels": pa.array([[7]], pa.list_(pa.uint16())),
+    }
+    assert decode(pa.table(good)).mlm_labels.tolist() == [7]
+    for name, values, message in (
+        ("mlm_labels", pa.array([[7, 8]], pa.list_(pa.uint16())), "row 0: mlm_positions and"),
+        ("input_ids", pa.array([None], pa.list_(pa.uint16())), "input_ids holds nulls"),
+        ("is_next", pa.array([True]), "is_next without a_length"),
+    ):
+        with pytest.raises(DataError, match=message):
+            decode(pa.table({**good, name: values}))
+
+
+def test_decoding_takes_chunks_and_slices():
+    table = pa.table(
+        {
+            "input_ids": pa.array([[9], [2, 5, 3], [2, 6, 6, 3]], pa.list_(pa.uint16())),
+            "mlm_positions": pa.array([[0], [1], [1, 2]], pa.list_(pa.uint16())),
+            "mlm_labels": pa.array([[9], [7], [8, 9]], pa.list_(pa.uint16())),
+            "a_length": pa.array([9, 1, 2], pa.uint16()),
+            "is_next": pa.array([True, None, None]),
+        }
+    ).slice(1)
+    examples = decode(pa.concat_tables([table, table]))
+    assert examples.input_ids.lengths.tolist() == [3, 4, 3, 4]
+    assert examples.mlm_labels.tolist() == [7, 8, 9, 7, 8, 9]
+    assert examples.is_next is None
+
+
+def test_label_counts(files):
+    counts = count_labels(LOCAL, files, Limits(128, 512))
+    assert counts.tolist() == [1] * 100 + [0] * 28
+
+
+lists = st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=8)
+
+
+@given(lists, st.data())
+@settings(deadline=None)
+def test_taking_ragged_rows(values, data):
+    flat = np.array([v for row in values for v in row], dtype=np.uint16)
+    ragged = Ragged(flat, offsets_of(np.array([len(row) for row in values])))
+    chosen = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=12))
+    taken = ragged.take(np.array(chosen, dtype=np.int64))
+    assert [taken[i].tolist() for i in range(len(taken))] == [values[c] for c in chosen]
+    assert taken.values.dtype == np.uint16
+
+
+def test_parts_with_and_without_labels_do_not_join(files):
+    part = loader(files, 3).batch(0)
+    other = Examples(
+        part.input_ids, part.a_length, np.array([True] * 3), part.mlm_positions, part.mlm_labels
+    )
+    with pytest.raises(ValueError, match="two datasets"):
+        concatenate([part, other])
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 4])
+def test_prefetching_keeps_order_and_raises_where_it_happened(ahead):
+    def make(step: int) -> int:
+        if step == 7:
+            raise DataError("row 7")
+        return step * step
+
+    seen = []
+    with pytest.raises(DataError, match="row 7"), prefetched(make, range(3, 20), ahead) as results:
+        seen.extend(results)
+    with prefetched(make, range(3, 20), ahead) as results:
+        assert [next(results) for _ in range(4)] == [9, 16, 25, 36]
+    assert seen == [9, 16, 25, 36]
+
+
+def test_prefetching_is_bounded_and_its_thread_ends():
+    made = []
+    before = threading.active_count()
+    with prefetched(lambda step: made.append(step), range(1000), 3) as results:
+        next(results)
+        time.sleep(0.2)
+        assert len(made) <= 6
+    assert threading.active_count() == before
