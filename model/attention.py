@@ -80,7 +80,20 @@ class AttentionPlan:
 def plan_attention(
     cu_seqlens: Tensor, max_seqlen: int, tokens: int, path: AttentionPath
 ) -> AttentionPlan:
-    """Precompute what every layer's attention shares for one packed batch of `tokens` tokens."""
+    """Precompute what every layer's attention shares for one packed batch of `tokens` tokens.
+
+    Raises:
+        ValueError: `cu_seqlens` does not describe `tokens` tokens in sequences of 1 to
+            `max_seqlen`. It is looked for where that costs nothing, on CPU.
+    """
+    if cu_seqlens.device.type == "cpu" and not torch.compiler.is_compiling():
+        lengths = cu_seqlens.diff()
+        fits = len(lengths) == 0 or 1 <= int(lengths.min()) <= int(lengths.max()) <= max_seqlen
+        if not fits or int(cu_seqlens[0]) != 0 or int(cu_seqlens[-1]) != tokens:
+            raise ValueError(
+                f"cu_seqlens must rise from 0 to the {tokens} tokens of the batch in steps of 1 to "
+                f"max_seqlen={max_seqlen}, and it is {cu_seqlens.tolist()[:20]}"
+            )
     layout = padded_layout(cu_seqlens, max_seqlen, tokens) if path == "sdpa" else None
     return AttentionPlan(cu_seqlens, max_seqlen, path, layout)
 

@@ -139,7 +139,9 @@ class BertForPreTraining(nn.Module):
 
 
 @torch.no_grad()
-def init_weights(model: nn.Module, generator: torch.Generator | None = None) -> None:
+def init_weights(
+    model: nn.Module, generator: torch.Generator | None = None, *, std: float | None = None
+) -> None:
     """Initialise as the paper's code does: truncated normal, zero biases, LayerNorm 1 and 0.
 
     Matrices and tables are drawn in the order of `named_parameters`, in which the encoder comes
@@ -147,12 +149,14 @@ def init_weights(model: nn.Module, generator: torch.Generator | None = None) -> 
     next sentence head.
 
     Args:
-        model: a module with a `config`; its parameters lie on the generator's device.
+        model: its parameters lie on the generator's device.
         generator: source of all draws; None takes torch's default one.
+        std: standard deviation; needed for modules without a `config`, such as a task's head.
     """
-    config = model.config
-    assert isinstance(config, BertConfig)
-    std = config.initializer_range
+    if std is None:
+        config = model.config
+        assert isinstance(config, BertConfig)
+        std = config.initializer_range
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
             nn.init.trunc_normal_(parameter, 0.0, std, -2 * std, 2 * std, generator=generator)

@@ -73,6 +73,14 @@ def test_every_position_attends_to_its_whole_sequence_and_to_no_other(lengths):
     assert (reach[~own] == 0).all()
 
 
+@pytest.mark.parametrize(
+    ("offsets", "longest"), [([0, 7, 10], 5), ([0, 7, 9], 7), ([1, 5, 10], 7), ([0, 0, 10], 10)]
+)
+def test_offsets_that_do_not_describe_the_batch_are_refused(offsets, longest):
+    with pytest.raises(ValueError, match="must rise from 0 to the 10 tokens"):
+        plan_attention(torch.tensor(offsets, dtype=torch.int32), longest, 10, "sdpa")
+
+
 def test_attention_dropout_acts_in_training_alone():
     torch.manual_seed(3)
     attention = SelfAttention(
@@ -83,6 +91,19 @@ def test_attention_dropout_acts_in_training_alone():
     assert not torch.equal(attention(hidden, plan), attention(hidden, plan))
     attention.eval()
     assert torch.equal(attention(hidden, plan), attention(hidden, plan))
+
+
+@pytest.mark.parametrize("path", ["sdpa", "varlen"])
+def test_both_paths_agree_with_torch_on_shapes_and_types(path):
+    # Tensors without data: checks the calls of kernels that this machine may not have.
+    with torch.device("meta"):
+        attention = SelfAttention(BertConfig(vocab_size=9, hidden_size=128, num_heads=2)).eval()
+        attention = attention.to(torch.bfloat16)
+        plan = plan_attention(torch.empty(4, dtype=torch.int32), 30, 50, path)
+        out = attention(torch.empty(50, 128, dtype=torch.bfloat16), plan)
+    assert out.shape == (50, 128) and out.dtype == torch.bfloat16
+    out.sum().backward()
+    assert attention.qkv.weight.grad.shape == (384, 128)
 
 
 @pytest.mark.skipif(

@@ -200,3 +200,9 @@ def test_varlen_is_refused_where_it_cannot_run(make_packed):
     model = BertModel(BertConfig(vocab_size=60, hidden_size=32, num_heads=4), attention="varlen")
     with pytest.raises(ValueError, match="'varlen' cannot be used"):
         model(*make_packed([3, 4]).inputs())
+
+
+def test_a_head_without_config_is_initialised_with_a_given_spread():
+    head = torch.nn.Linear(64, 3)
+    init_weights(head, torch.Generator().manual_seed(1), std=0.5)
+    assert 0.3 < head.weight.std() < 0.6 and head.bias.abs().max() == 0
