@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import queue
 import secrets
-import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from types import FrameType
 
 from pipeline.attempt import Attempt, Ledger, NodeOutcome
 from pipeline.graph import Graph, Selection
@@ -23,7 +20,8 @@ from pipeline.lease import Lease
 from pipeline.plan import NodePlan, Planner, check_selection
 from pipeline.resources import free, missing, resolved, shares, that_fit
 from pipeline.services import NodeEvent, RunState, Services
-from pipeline.stage import Granted, Interrupted, Json, Node
+from pipeline.stage import Granted, Json, Node
+from pipeline.stop import StopSignal
 from pipeline.store import Store
 
 __all__ = ["NodeOutcome", "RunOutcome", "StopSignal", "run"]
@@ -36,45 +34,6 @@ REMOTE_TICK_SECONDS = 2.0
 """Between two looks at a lease that another run holds, on object stores."""
 
 EXIT_CODES: dict[RunState, int] = {"done": 0, "failed": 1, "interrupted": 3}
-
-
-class StopSignal:
-    """Asked to stop once: nodes end in good order. Twice: without waiting for them."""
-
-    def __init__(self) -> None:
-        # A plain number, not an Event: handlers run in the middle of anything, and must not lock.
-        self._asked = 0
-
-    def set(self) -> None:
-        """Ask to stop; again: at once."""
-        self._asked += 1
-
-    def is_set(self) -> bool:
-        """Whether it was asked for."""
-        return self._asked > 0
-
-    def is_urgent(self) -> bool:
-        """Whether it was asked for twice."""
-        return self._asked > 1
-
-    def check(self) -> None:
-        """Raise `Interrupted` once it was asked for."""
-        if self.is_set():
-            raise Interrupted("interrupted")
-
-    @contextmanager
-    def on_signals(self) -> Iterator[StopSignal]:
-        """Set by SIGINT and SIGTERM inside the block; only in the main thread."""
-
-        def ask(_: int, __: FrameType | None) -> None:
-            self.set()
-
-        before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield self
-        finally:
-            for which, handler in before.items():
-                signal.signal(which, handler)
 
 
 @dataclass(frozen=True)

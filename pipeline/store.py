@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from pipeline.artifact import FORMAT, MANIFEST, Artifact, Part, output_digest, read_json
 from pipeline.digest import canonical_json
 from pipeline.files import Files, open_files
+from pipeline.part import PartWriter
 from pipeline.stage import Json, UserError
-from pipeline.writer import ATTEMPT, ArtifactWriter, PartWriter
+from pipeline.writer import ATTEMPT, ArtifactWriter
 
 __all__ = ["Artifact", "ArtifactWriter", "Part", "PartWriter", "Store", "output_digest"]
 
