@@ -169,7 +169,10 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _serialised(tensors: Mapping[str, Tensor]) -> bytes:
-    return tensors_to_bytes({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
+    content: bytes = tensors_to_bytes(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    )
+    return content
 
 
 def _write(filesystem: FileSystem, path: str, content: bytes) -> dict[str, Any]:

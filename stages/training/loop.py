@@ -15,7 +15,7 @@ from model.attention import choose_path
 from model.bert import BertForPreTraining
 from model.losses import mlm_loss_sum, nsp_loss_sum
 from stages.training import checkpoint, distributed
-from stages.training.device import autocast, choose_device, this_machine
+from stages.training.device import autocast, choose_device, keep_freed_memory, this_machine
 from stages.training.evaluate import evaluate
 from stages.training.gradients import FlatGradients
 from stages.training.job import Hooks, Outcome, TrainJob
@@ -60,6 +60,8 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     device = torch.device(choose_device(job.device, this_machine(), job.local_rank))
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if device.type == "cpu":
+        keep_freed_memory()
 
     model = BertForPreTraining(job.model, attention=job.rounding.attention).to(device).train()
     optimiser = make_optimiser(model.parameters(), train)

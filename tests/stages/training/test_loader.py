@@ -97,6 +97,13 @@ def test_the_order_depends_on_the_seed_and_is_not_that_of_the_files(files):
     assert sum(b == a + 1 for a, b in pairwise(one)) < 15
 
 
+def test_each_epoch_orders_the_rows_of_a_row_group_anew(tmp_path):
+    one_group = (numbered(tmp_path / "one.parquet", range(50), 50),)
+    reader = loader(one_group, batch_size=50)
+    first, second = rows_of(reader.batch(0)), rows_of(reader.batch(1))
+    assert sorted(first) == sorted(second) and first != second
+
+
 def test_a_batch_may_be_larger_than_an_epoch(files):
     counts = Counter(rows_of(loader(files, batch_size=250).batch(0)))
     assert sorted(counts) == list(range(100))

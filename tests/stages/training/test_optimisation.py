@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,3 +182,19 @@ def test_backends_and_precision():
         assert (left @ right).dtype == torch.bfloat16
     with autocast("cpu", "float32"):
         assert (left @ right).dtype == torch.float32
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has this switch")
+def test_freed_memory_is_kept():
+    code = """
+import resource, numpy as np
+from stages.training.device import keep_freed_memory
+assert keep_freed_memory()
+np.ones(8_000_000)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    np.ones(8_000_000)
+assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 2_000
+"""
+    root = str(Path(__file__).parents[3])
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": root})

@@ -55,6 +55,14 @@ def test_runs_hold_every_row_once_and_keep_the_budget(lengths, budget):
         assert lengths[left].sum() + lengths[right][0] > budget, "cut too early"
 
 
+def test_dealing_to_and_fro_evens_out():
+    lengths = np.array([1, 8, 2, 7, 3, 6, 4, 5])
+    assert [lengths[share(lengths, rank, 2)].tolist() for rank in (0, 1)] == [
+        [8, 5, 4, 1],
+        [7, 6, 3, 2],
+    ]
+
+
 def test_no_rows_no_runs():
     assert cut(np.array([], dtype=np.int64), 10) == []
 
