@@ -13,7 +13,7 @@ import torch
 
 from model.attention import choose_path
 from model.bert import BertForPreTraining
-from model.losses import mlm_loss_sum, nsp_loss_sum
+from model.losses import nsp_loss_sum
 from stages.training import checkpoint, distributed
 from stages.training.device import autocast, choose_device, keep_freed_memory, this_machine
 from stages.training.evaluate import evaluate
@@ -98,8 +98,9 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
             for micro in batch.micro_batches:
                 micro = micro.to(device)
                 with autocast(device.type, train.precision):
-                    output = model(*micro.inputs())
-                loss = mlm_loss_sum(output.mlm_logits, micro.mlm_labels) / max(1, batch.masked)
+                    output = model(*micro.inputs(), micro.mlm_labels)
+                assert output.mlm_loss_sum is not None
+                loss = output.mlm_loss_sum / max(1, batch.masked)
                 gradients.figures[0] += loss.detach()
                 if output.nsp_logits is not None and micro.is_next is not None:
                     nsp_loss = nsp_loss_sum(output.nsp_logits, micro.is_next) / batch.pairs
