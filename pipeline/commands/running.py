@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -54,7 +55,7 @@ def run_command(
             outcome = run(graph, store, services, selection=selection, force=force, stop=stop)
         finally:
             services.close()
-        _print_outcome(outcome, catalog)
+        _print_outcome(outcome, catalog, overrides)
     if outcome.state == "interrupted":
         # Nodes that did not end in time still have threads: they must not hold the process up.
         end_now(outcome.exit_code)
@@ -199,7 +200,7 @@ def end_now(code: int) -> None:
     os._exit(code)
 
 
-def _print_outcome(outcome: RunOutcome, catalog: Catalog) -> None:
+def _print_outcome(outcome: RunOutcome, catalog: Catalog, overrides: Sequence[str]) -> None:
     """The table, the summary, what failed and what to do next."""
     rows = [_row(node) for node in outcome.nodes]
     print("\n".join(table(("node", "state", "time", "in -> out"), rows)))
@@ -214,7 +215,8 @@ def _print_outcome(outcome: RunOutcome, catalog: Catalog) -> None:
     if outcome.state == "interrupted":
         print("clozeline: interrupted; the same command goes on from here", file=sys.stderr)
     elif made:
-        print(f"\nclozeline show {made[-1]}: its figures and report; clozeline ui: all runs")
+        command = shlex.join(["clozeline", "show", made[-1], *overrides])
+        print(f"\n{command}: its figures and report; clozeline ui: all runs")
 
 
 def _row(outcome: NodeOutcome) -> tuple[str, str, str, str]:
