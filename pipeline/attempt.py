@@ -79,6 +79,11 @@ class Ledger:
             self._services.ensure_ray()
 
 
+# Ray, MLflow and torch import half of each other: two threads that do it at once can see a module
+# that is not whole.
+_HEAVY_IMPORTS = threading.Lock()
+
+
 @dataclass
 class Attempt:
     """A node that is being made; `lease` is held by the caller until `make` returns.
@@ -139,10 +144,11 @@ class Attempt:
             force=self.forced,
         )
         self.services.event(node.name, "started", self.why, None)
-        function = _load(stage.run)
         self.ledger.open()
-        if stage.needs_ray:
-            self.ledger.ensure_ray()
+        with _HEAVY_IMPORTS:
+            function = _load(stage.run)
+            if stage.needs_ray:
+                self.ledger.ensure_ray()
         self.stop.check()
         run = self.services.tracking.node_started(
             node, self.fingerprint, self.inputs, writer.resumed_run_id
@@ -195,6 +201,8 @@ class Attempt:
             "source_hash": source,
             "figures": dict(result.figures),
             "counts": dict(result.counts),
+            "unit": result.unit,
+            "flow": result.flow,
             "tracking_run_id": run_id,
             "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "seconds": round(time.monotonic() - began, 3),

@@ -104,7 +104,12 @@ def event_line(node: str, event: NodeEvent, text: str, artifact: Artifact | None
         if isinstance(manifest.get("seconds"), int | float):
             parts[0] += f" in {clock(manifest['seconds'])}"
         counts: Mapping[str, int] = manifest.get("counts") or {}
-        parts += [f"{count:,} {name}" for name, count in counts.items()]
+        unit = f" {manifest['unit']}" if manifest.get("unit") else ""
+        parts += [
+            f"{count:,}{unit if name == 'in' else ''} {name}" for name, count in counts.items()
+        ]
+        if manifest.get("flow"):
+            parts.append(manifest["flow"])
     if text:
         parts.append(text)
     return f"{node}: {', '.join(parts)}"

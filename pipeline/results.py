@@ -26,7 +26,12 @@ def result_from_json(value: Mapping[str, Json]) -> Result:
     report = [
         KINDS[i["kind"]](**{k: v for k, v in i.items() if k != "kind"}) for i in value["report"]
     ]
-    return Result(value["figures"], value["counts"], report, value["samples"])
+    return Result(
+        figures=value["figures"],
+        counts=value["counts"],
+        report=report,
+        samples=value["samples"],
+    )
 
 
 def check_counts(node: str, counts: Mapping[str, int]) -> None:

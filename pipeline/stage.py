@@ -227,12 +227,16 @@ class Result:
             numbers, printed at the end. Names with `/`, units in them ("bytes_in", "seconds").
         counts: what came in, what went out and why not all: {"in": n, "out": n, reason: n...}.
             The runner checks in = out + reasons when it is given.
+        unit: what `counts` counts ("documents").
+        flow: what went in and came out, in words, for a stage that has no `counts`.
         report: tables and histograms for the HTML page, in order.
         samples: decoded rows for a person to look at (HTML page and MLflow artifact).
     """
 
     figures: Mapping[str, Json] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
+    unit: str = ""
+    flow: str = ""
     report: Sequence[Table | Histogram] = ()
     samples: Sequence[str] = ()
 

@@ -54,6 +54,7 @@ def run(context: Context) -> Result:
     figures["filled"] = [[f["sentence"], [t for t, _ in f["answers"]]] for f in filled]
     return Result(
         figures=figures,
+        flow=f"{figures['rows']:,} held-out rows -> {len(numbers)} figures",
         report=[
             Table("Held-out figures", ["figure", "value"], [[k, v] for k, v in numbers.items()]),
             Table("Masked sentences", ["sentence", *answers], rows),

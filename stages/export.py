@@ -37,4 +37,8 @@ def run(context: Context) -> Result:
         "bytes": sum(len(data) for data in files.values()),
         "architecture": described["architectures"][0],
     }
-    return Result(figures=figures)
+    return Result(
+        figures=figures,
+        flow=f"{figures['parameters']:,} parameters -> {len(files)} files, "
+        f"{figures['bytes'] / 1e6:.1f} MB",
+    )

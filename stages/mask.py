@@ -224,6 +224,7 @@ def _result(context: Context, parts: Mapping[str, Mapping[str, Any]], config: Ma
     return Result(
         figures=figures,
         counts={"in": total["rows"], "out": total["rows"]},
+        unit="rows",
         report=[
             Table("What stands at predicted positions", ["what", "n", "share", "rule"], intervals),
             Histogram(

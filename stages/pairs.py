@@ -33,6 +33,8 @@ GATHER_ROWS = 16_384
 PARITY_DOCUMENTS = 64
 """Documents of each shard that are also tokenised by `tokenizers`, id for id."""
 LEAST_VALIDATION_TOKENS = 10_000
+NOTABLE_UNUSED_SHARE = 0.2
+"""More tokens than this without a partner are worth a word to the person who runs it."""
 
 
 def part_name(shard: str, copy: int) -> str:
@@ -67,7 +69,15 @@ def run(context: Context) -> Result:
         for note in record["notes"]:
             context.progress.note(note)
     parts = {name: dict(part.figures) for name, part in context.output.finished().items()}
-    return _result(parts, objective.nsp, config)
+    result = _result(parts, objective.nsp, config)
+    unused = result.counts.get("no_partner", 0) / max(1, result.counts["in"])
+    if unused > NOTABLE_UNUSED_SHARE:
+        context.progress.note(
+            f"{100 * unused:.0f} % of the tokens found no partner of like length from another "
+            "document and are not used: a few documents dominate. More documents, "
+            "pairs.balance=reference or objective.nsp=false would use them"
+        )
+    return result
 
 
 class PairMaker:
@@ -269,6 +279,7 @@ def _result(parts: Mapping[str, Mapping[str, Any]], nsp: bool, config: PairsConf
     return Result(
         figures=figures,
         counts=counts,
+        unit="tokens",
         report=[*tables, Histogram("Tokens a row", edges, lengths, "tokens")],
     )
 

@@ -38,7 +38,12 @@ def run(context: Context) -> Result:
         _train(context)
         context.stop.check()
     part = context.output.finished()[WEIGHTS]
-    return Result(figures=dict(part.figures))
+    figures = dict(part.figures)
+    return Result(
+        figures=figures,
+        flow=f"{context.inputs['mask'].manifest['rows']:,} rows -> {figures['steps']:,} steps, "
+        f"{figures['tokens_seen']:,} tokens, {figures['parameters']:,} parameters",
+    )
 
 
 def _train(context: Context) -> None:

@@ -31,7 +31,7 @@ from stages.raw import corpus_listing
 from stages.scratch import open_scratch, scratch_names, write_scratch
 from stages.tables import write_table
 from stages.text.cleaning import CleaningOptions, clean, long_enough
-from stages.text.listing import Split, splits
+from stages.text.listing import DocsListing, Split, splits
 from stages.text.readers import UNREADABLE, Batch, read
 from stages.text.records import ReadOptions
 from stages.text.sentences import sentence_ends
@@ -72,6 +72,9 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
         raise StageError("the corpus changed while the run began: run again, and it is listed anew")
     work = splits(listing)
     jobs = [{"number": i, "split": split.to_json()} for i, split in enumerate(work)]
+    if isinstance(listing, DocsListing):
+        for absent in listing.missing:
+            context.progress.note(f"corpus.distributions: {absent.path} left out: {absent.reason}")
     done = scratch_names(context.output, "read")
     missing = [job for job in jobs if f"{job['number']:05d}.json" not in done]
     context.progress.start(
@@ -386,6 +389,7 @@ def _result(context: Context, config: CorpusConfig, jobs: list[Record]) -> Resul
     return Result(
         figures=figures,
         counts=counts,
+        unit="documents",
         report=[
             Table(
                 "Documents that were left out (examples)",

@@ -67,6 +67,8 @@ def run(context: Context) -> Result:
     context.metrics.log({k: v for k, v in figures.items() if isinstance(v, int | float)}, step=0)
     return Result(
         figures=figures,
+        flow=f"{figures['words']:,} words, {figures['distinct_words']:,} distinct -> "
+        f"{figures['entries']:,} entries",
         report=[
             Table("Coverage", ["text", *report["coverage"]["columns"]], report["coverage"]["rows"]),
             Histogram("Length of entries", report["lengths"]["edges"], report["lengths"]["counts"]),

@@ -19,6 +19,7 @@ from pipeline.commands.text import counts_text, duration, size, table
 from pipeline.drawing import draw
 from pipeline.graph import Graph, Selection
 from pipeline.local_services import LocalServices
+from pipeline.quiet import native_stderr_aside, said_aside
 from pipeline.runner import NodeOutcome, RunOutcome, StopSignal, run
 from pipeline.stage import Catalog, UserError
 from pipeline.store import Store
@@ -46,19 +47,21 @@ def run_command(
     """
     graph, store = Graph(catalog.nodes(config)), Store(config.store)
     texts = {"graph.svg": draw(graph, "svg"), "graph.mmd": draw(graph, "mermaid")}
-    stop = Stopping()
-    services = RunServices(config, Path.cwd(), config.store, overrides, texts, stop)
-    services.verbose_store = store if verbose else None
     _check_writable(store)
-    with stop.on_signals():
+    stop = Stopping()
+    with native_stderr_aside() as aside, stop.on_signals():
+        services = RunServices(config, Path.cwd(), config.store, overrides, texts, stop)
+        services.verbose_store = store if verbose else None
         try:
             outcome = run(graph, store, services, selection=selection, force=force, stop=stop)
         finally:
             services.close()
         _print_outcome(outcome, catalog, overrides)
-    if outcome.state == "interrupted":
-        # Nodes that did not end in time still have threads: they must not hold the process up.
-        end_now(outcome.exit_code)
+        if verbose and outcome.state == "failed":
+            print(said_aside(aside), file=sys.stderr)
+        if outcome.state == "interrupted":
+            # Nodes that did not end in time still have threads: they must not hold the process up.
+            end_now(outcome.exit_code)
     return outcome.exit_code
 
 
@@ -179,7 +182,8 @@ class Stopping(StopSignal):
         self.set()
         name = signal.Signals(number).name
         # Not print: a handler runs in the middle of anything, the printing of a line too.
-        os.write(2, f"\n{name}: ending in good order; once more: at once\n".encode())
+        said = f"\n{name}: ending in good order; once more: at once\n"
+        os.write(sys.stderr.fileno(), said.encode())
 
 
 def end_now(code: int) -> None:
@@ -231,6 +235,8 @@ def _flow(artifact: Artifact) -> str:
     manifest = artifact.manifest
     counts: Mapping[str, int] = manifest.get("counts") or {}
     if counts:
-        return counts_text(counts)
+        return counts_text(counts, str(manifest.get("unit") or ""))
+    if manifest.get("flow"):
+        return str(manifest["flow"])
     rows = f"{manifest['rows']:,} rows, " if manifest.get("rows") else ""
     return f"-> {rows}{size(manifest.get('bytes') or 0)}"

@@ -49,12 +49,13 @@ def amount(value: Json) -> str:
     return str(value)
 
 
-def counts_text(counts: Mapping[str, int]) -> str:
-    """ "5,365 -> 5,301 (64 duplicate)"."""
+def counts_text(counts: Mapping[str, int], unit: str = "") -> str:
+    """ "5,365 -> 5,301 documents (64 duplicate)"."""
     ends = [f"{counts[name]:,}" for name in ("in", "out") if name in counts]
     reasons = [
         f"{number:,} {name.replace('_', ' ')}"
         for name, number in counts.items()
         if name not in ("in", "out") and number
     ]
-    return " -> ".join(ends) + (f" ({', '.join(reasons)})" if reasons else "")
+    named = " -> ".join(ends) + (f" {unit}" if unit else "")
+    return named + (f" ({', '.join(reasons)})" if reasons else "")

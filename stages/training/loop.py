@@ -106,7 +106,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                     nsp_loss = nsp_loss_sum(output.nsp_logits, micro.is_next) / batch.pairs
                     gradients.figures[1] += nsp_loss.detach()
                     loss = loss + nsp_loss
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             if rank == 0 and hooks.should_stop():
                 gradients.figures[2] = 1.0
             gradients.sum_over_ranks()

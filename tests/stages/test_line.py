@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.stages.conftest import ROOT, SMALL, Run
+from tests.conftest import ROOT, SMALL, Run
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 # The Declaration of Independence (1776), the Gettysburg Address (1863), the beginnings of Alice's
 # Adventures in Wonderland (1865) and Moby-Dick (1851): public domain.

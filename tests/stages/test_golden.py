@@ -1,0 +1,39 @@
+"""Each data stage's output on a small fixed corpus, beside its VERSION.
+
+A digest that changed means that the stage makes something else: raise its `version` in
+`stages/catalog.py` (artifacts of users become stale, as they should), and write the new digest here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stages import catalog
+from tests.conftest import Run
+
+pytestmark = pytest.mark.slow
+
+GOLDEN = json.loads((Path(__file__).parent / "data/golden.json").read_text())
+STAGES = {
+    "shard": catalog.SHARD,
+    "vocab": catalog.VOCAB,
+    "pairs/64": catalog.PAIRS,
+    "mask/64": catalog.MASK,
+    "mask/64-heldout": catalog.MASK,
+}
+
+
+@pytest.mark.timeout(400)
+def test_digests_have_not_changed(clozeline: Run, tmp_path: Path) -> None:
+    clozeline("run", "--until", "mask")
+    found = {}
+    for path in (tmp_path / "runs/store").rglob("manifest.json"):
+        manifest = json.loads(path.read_text())
+        found[manifest["node"]] = {
+            "version": STAGES[manifest["node"]].version,
+            "output_digest": manifest["output_digest"],
+        }
+    assert found == GOLDEN, json.dumps(found, indent=1)
