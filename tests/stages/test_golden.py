@@ -1,7 +1,7 @@
 """Each data stage's output on a small fixed corpus, beside its VERSION.
 
 A digest that changed means that the stage makes something else: raise its `version` in
-`stages/catalog.py` (artifacts of users become stale, as they should), and write the new digest here.
+`stages/catalog.py` (artifacts of users become stale, as they should), and write it here.
 """
 
 from __future__ import annotations
