@@ -174,7 +174,6 @@ class ArtifactWriter:
                 f"{expect[:12]}. The old result stays; the other one lies in {self.data}"
             )
         self.check_current()
-        old = read_json(self.files.read(f"{self.path}/{MANIFEST}"))
         for stray in self.files.walk(self.data).keys() - parts.keys():
             self.files.remove(f"{self.data}/{stray}")
         schemas: list[Json] = []
@@ -202,8 +201,7 @@ class ArtifactWriter:
         row = {"attempt": None, "generation": self.generation}
         self.files.write(f"{self.path}/{ATTEMPT}", canonical_json(row))
         self.files.remove_tree(self.making)
-        if old is not None and old["generation"] != self.generation:
-            self.files.remove_tree(f"{self.path}/{old['generation']}")
+        # An older generation stays until the node is next made: another run may be reading it.
         return Artifact(self.files, self.path, json.loads(text))
 
     @property

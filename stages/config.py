@@ -7,10 +7,11 @@ in its name, every field a description (`clozeline config show` prints them).
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.config import Group, RunConfig
 from stages.text.special_tokens import SPECIAL_TOKENS
@@ -53,7 +54,7 @@ class CorpusConfig(Group):
     sentences: Literal["icu", "lines"] = Field(
         "icu", description="icu: ICU rules with abbreviations; lines: a sentence a line."
     )
-    max_document_bytes: PositiveInt = Field(
+    max_document_bytes: Annotated[int, Field(ge=1000)] = Field(
         1_000_000, description="Longer documents are cut at sentence ends; parts keep their origin."
     )
     shard_bytes: PositiveInt = Field(64_000_000, description="Cleaned text a shard aims at.")
@@ -66,6 +67,17 @@ class CorpusConfig(Group):
     max_unreadable_share: Share = Field(
         0.01, description="More unreadable documents than this fail the stage. Changes no result."
     )
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        try:
+            codecs.lookup(value)
+        except LookupError:
+            raise ValueError(
+                f"{value!r} is no encoding that Python knows: try utf-8, latin-1 or cp1252"
+            ) from None
+        return value
 
 
 class VocabConfig(Group):
@@ -245,6 +257,14 @@ class EvaluateConfig(Group):
     sentences: tuple[str, ...] = Field(
         (), description="Sentences with [MASK] that evaluate fills in, for a person to read."
     )
+
+    @field_validator("sentences")
+    @classmethod
+    def _hold_a_mask(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for sentence in value:
+            if "[MASK]" not in sentence:
+                raise ValueError(f"{sentence!r} holds no [MASK]: put one where to fill in")
+        return value
 
 
 class SeedsConfig(Group):

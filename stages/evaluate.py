@@ -13,10 +13,9 @@ from model.config import BertConfig
 from pipeline.stage import Context, Result, Table
 from pipeline.store import Artifact
 from stages.config import EvaluateConfig
-from stages.mask import LABEL_COUNTS
 from stages.parallel import JobFailed, Record
 from stages.remote import run_remote
-from stages.tables import shard_files
+from stages.tables import LABEL_COUNTS, shard_files
 from stages.text.tokenizer_files import tokenizer_files, vocabulary_digest
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 

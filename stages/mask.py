@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 from pipeline.stage import Context, Histogram, Result, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import MaskConfig
-from stages.pairs import ROW_GROUP_ROWS
 from stages.parallel import Record, run_jobs
 from stages.scratch import open_scratch, write_scratch
-from stages.tables import shard_files, write_table
+from stages.tables import LABEL_COUNTS, ROW_GROUP_ROWS, shard_files, write_table
 from stages.text.masking import MaskOptions, mask_table
 from stages.text.random import Stream
 from stages.vocabulary_files import check_vocabulary, load_tokenizer
@@ -27,7 +26,6 @@ ID_COLUMNS = (
     "mlm_positions.list.element",
     "mlm_labels.list.element",
 )
-LABEL_COUNTS = "label_counts.parquet"
 SAMPLES = 5
 
 
@@ -174,7 +172,8 @@ def _tally(masked: pa.Table, options: MaskOptions) -> dict[str, int]:
         "shown/mask": int((shown == options.mask_id).sum()),
         "shown/original": int((shown == originals).sum()),
         "shown/random": int(((shown != options.mask_id) & (shown != originals)).sum()),
-        "rows_under_rule": int((counts < rule).sum()),
+        # A word that would exceed the rule's count is skipped, so whole words may be fewer.
+        "rows_under_rule": (int((counts < rule).sum()) if options.strategy == "per_token" else 0),
         "rows_over_rule": int((counts > rule).sum()),
     }
 

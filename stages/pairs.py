@@ -19,7 +19,7 @@ from pipeline.stage import Context, Histogram, Result, StageError, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ObjectiveConfig, PairsConfig
 from stages.parallel import JobFailed, Record, run_jobs
-from stages.tables import shard_files, write_table
+from stages.tables import ROW_GROUP_ROWS, shard_files, write_table
 from stages.text.full_sentences import SentencePlan, full_sentences
 from stages.text.pairing import NoPairsError, PairPlan, Sentences, make_pairs
 from stages.text.random import Stream
@@ -28,7 +28,6 @@ from stages.text.tokenizer_files import vocabulary_digest
 from stages.text.wordpiece import Difference, Encoded
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
-ROW_GROUP_ROWS = 2048
 GATHER_ROWS = 16_384
 PARITY_DOCUMENTS = 64
 """Documents of each shard that are also tokenised by `tokenizers`, id for id."""

@@ -25,6 +25,10 @@ class Worker(Protocol):
         ...
 
 
+MAX_RESTARTS = 3
+"""Of an actor, and of a job whose actor died."""
+
+
 class JobFailed(Exception):  # noqa: N818 - named for what it says
     """Raised by a worker for a reason that a person can act on; becomes a `StageError`."""
 
@@ -83,12 +87,33 @@ def run_jobs(
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=size),
         num_cpus=1,
+        # A worker that is killed each time (memory) must end the stage, not start for ever.
+        max_restarts=MAX_RESTARTS,
+        max_task_retries=MAX_RESTARTS,
     )
-    for row in dataset.iter_rows():
-        context.stop.check()
+    for row in _rows(dataset, context):
         record: Record = json.loads(row["record"])
         if "failed" in record:
             raise StageError(record["failed"])
         if "traceback" in record:
             raise RuntimeError(f"job {record['job']}:\n{record['traceback']}")
         yield record
+
+
+def _rows(dataset: Any, context: Context) -> Iterator[Record]:
+    import ray
+
+    try:
+        for row in dataset.iter_rows():
+            context.stop.check()
+            yield row
+    except ray.exceptions.RayError as error:
+        context.stop.check()
+        text = str(error)
+        if "died" not in text and "OutOfMemory" not in type(error).__name__:
+            raise
+        raise StageError(
+            f"a worker process ended {MAX_RESTARTS + 1} times on the same job, most likely for "
+            "want of memory: lower corpus.shard_bytes or cluster.num_cpus, or give the machine "
+            f"more memory. Ray says: {text.splitlines()[0][:300]}"
+        ) from error

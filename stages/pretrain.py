@@ -21,6 +21,7 @@ from pipeline.digest import tensors_digest
 from pipeline.stage import Context, Interrupted, Result, StageError
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ModelConfig, RoundingConfig
+from stages.remote import node_resources, share_per_worker
 from stages.tables import shard_files
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
@@ -58,7 +59,14 @@ def _train(context: Context) -> None:
             f"cluster.device=cuda: {workers} workers need as many GPUs, this run may use "
             f"{context.granted.gpus:g}. Lower cluster.train_workers or set cluster.device=cpu"
         )
-    cpus = cluster["cpus_per_worker"] or context.granted.cpus / workers
+    elif cluster["device"] == "auto" and context.granted.gpus and not use_gpu:
+        context.progress.note(
+            f"{workers} workers and {context.granted.gpus:g} GPUs: training on CPUs. Lower "
+            "cluster.train_workers to train on GPUs"
+        )
+    cpus = cluster["cpus_per_worker"] or share_per_worker(
+        workers, context.granted.cpus, node_resources("CPU")
+    )
     resources = {"CPU": cpus} | ({"GPU": 1.0} if use_gpu else {})
     plan = _plan(context, threads=max(1, math.floor(cpus)), use_gpu=use_gpu)
     with Channel(context.metrics, context.progress, context.stop) as channel:
@@ -71,8 +79,11 @@ def _train(context: Context) -> None:
             run_config=RunConfig(
                 # The attempt is in the name: our checkpoints say where to go on, not Ray's.
                 name=f"{context.output.run_name}-{context.attempt}",
-                storage_path=_ray_storage(context.output),
-                failure_config=FailureConfig(max_failures=MAX_FAILURES),
+                storage_path=f"{context.output.work}/ray_train",
+                storage_filesystem=None if context.output.is_local else context.output.fs,
+                failure_config=FailureConfig(
+                    max_failures=MAX_FAILURES, controller_failure_limit=MAX_FAILURES
+                ),
             ),
         )
         try:
@@ -146,6 +157,7 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     from stages.training.checkpoint import CheckpointMismatchError
     from stages.training.loader import DataError
     from stages.training.loop import NonFiniteError
+    from stages.training.start import RestoreError
 
     plan: Plan = config["plan"]
     sender: Sender = config["sender"]
@@ -153,7 +165,7 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     rank = ranks.get_world_rank()
     try:
         outcome = _train_here(plan, sender, rank, ranks.get_local_rank())
-    except (NonFiniteError, CheckpointMismatchError, DataError) as error:
+    except (NonFiniteError, CheckpointMismatchError, RestoreError, DataError) as error:
         return {"failed": str(error)}
     finally:
         sender.close()
@@ -268,11 +280,6 @@ def _write(output: ArtifactWriter, model: Any, config: BertConfig, figures: dict
     output.write_bytes(MODEL, json.dumps(dataclasses.asdict(config), indent=1).encode())
     data = save(weights, {"format": "pt"})
     output.write_bytes(WEIGHTS, data, digest=digest, rows=len(weights), figures=figures)
-
-
-def _ray_storage(output: ArtifactWriter) -> str:
-    folder = f"{output.work}/ray_train"
-    return folder if output.is_local else f"{output.fs.type_name}://{folder}"
 
 
 def _readable(error: BaseException) -> Exception:

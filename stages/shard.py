@@ -2,7 +2,7 @@
 
 Two passes. The first reads, cleans, cuts into sentences and hashes, and leaves pieces sorted by the
 order key in the work folder. The driver then decides the cuts from keys and sizes alone, and the
-second pass merges the range of each shard out of all pieces. A kill loses at most the pieces and
+second pass merges the range of each shard out of all pieces. A kill loses at most the splits and
 shards that were being made.
 """
 
@@ -52,10 +52,11 @@ def run(context: Context) -> Result:
     """Read every split, decide the cuts, write every shard."""
     config = _config(context)
     jobs = _reading_jobs(context, config)
-    _check_readable(_tally(context, jobs), context.node.settings["corpus"])
-    cuts = _cuts(context, config)
-    _write_shards(context, config, cuts)
-    return _result(context, config, jobs)
+    tally = _tally(context, jobs)
+    _check_readable(tally, context.node.settings["corpus"])
+    cuts = _cuts(context, config, tally.pieces)
+    _write_shards(context, config, cuts, tally.pieces)
+    return _result(context, config, tally)
 
 
 def _config(context: Context) -> CorpusConfig:
@@ -71,17 +72,14 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
     if context.raw is not None and listing.fingerprint_entries() != list(context.raw.entries):
         raise StageError("the corpus changed while the run began: run again, and it is listed anew")
     work = splits(listing)
-    jobs = [{"number": i, "split": split.to_json()} for i, split in enumerate(work)]
+    jobs: list[Record] = [{"number": i, "split": s.to_json()} for i, s in enumerate(work)]
     if isinstance(listing, DocsListing):
         for absent in listing.missing:
             context.progress.note(f"corpus.distributions: {absent.path} left out: {absent.reason}")
     done = scratch_names(context.output, "read")
     missing = [job for job in jobs if f"{job['number']:05d}.json" not in done]
-    context.progress.start(
-        sum(s.bytes for s in work) / 1e6,
-        "MB read",
-        done=sum(work[i].bytes for i in range(len(jobs)) if jobs[i] not in missing) / 1e6,
-    )
+    size, left = sum(s.bytes for s in work), sum(job["split"]["bytes"] for job in missing)
+    context.progress.start(size / 1e6, "MB read", done=(size - left) / 1e6)
     arguments = {
         "output": context.output,
         "config": config,
@@ -90,6 +88,10 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
     }
     for record in run_jobs(context, "stages.shard:Reader", arguments, missing):
         context.progress.advance(record["stored_bytes"] / 1e6, documents=record["documents"])
+    if missing and corpus_listing(config, Path.cwd()).fingerprint_entries() != (
+        listing.fingerprint_entries()
+    ):
+        raise StageError("the corpus changed while it was read: run again, and it is read anew")
     return jobs
 
 
@@ -110,7 +112,6 @@ class Reader:
         tally = _Tally()
         held: list[pa.Table] = []
         held_bytes = 0
-        pieces = 0
         options = ReadOptions(
             text_field=self._config.text_field,
             encoding=self._config.encoding,
@@ -123,15 +124,13 @@ class Reader:
             held.append(table)
             held_bytes += table["text"].nbytes
             if held_bytes >= PIECE_BYTES:
-                self._write(f"{number:05d}-{pieces:03d}", held)
-                held, held_bytes, pieces = [], 0, pieces + 1
+                tally.pieces.append(self._write(number, len(tally.pieces), held))
+                held, held_bytes = [], 0
             began = time.perf_counter()
         if held:
-            self._write(f"{number:05d}-{pieces:03d}", held)
-            pieces += 1
-        record = tally.to_json() | {"pieces": pieces}
+            tally.pieces.append(self._write(number, len(tally.pieces), held))
         self._output.files.write(
-            f"{self._output.work}/read/{number:05d}.json", json.dumps(record).encode()
+            f"{self._output.work}/read/{number:05d}.json", json.dumps(tally.to_json()).encode()
         )
         return {"stored_bytes": split.bytes, "documents": tally.counts["documents"]}
 
@@ -172,11 +171,13 @@ class Reader:
         tally.seconds["hash"] += time.perf_counter() - split_at
         return rows
 
-    def _write(self, name: str, tables: list[pa.Table]) -> None:
+    def _write(self, split: int, piece: int, tables: list[pa.Table]) -> str:
+        name = f"{split:05d}-{piece:03d}.parquet"
         table = pa.concat_tables(tables).combine_chunks()
         table = table.take(pc.sort_indices(table, sort_keys=[("key", "ascending")]))
         sized = table.append_column("size", pc.binary_length(table["text"]))
-        write_scratch(self._output, f"pieces/{name}.parquet", sized, row_group_size=PIECE_ROW_GROUP)
+        write_scratch(self._output, f"pieces/{name}", sized, row_group_size=PIECE_ROW_GROUP)
+        return name
 
 
 class _Tally:
@@ -188,6 +189,7 @@ class _Tally:
         self.cleaning: Counter[str] = Counter()
         self.seconds: dict[str, float] = defaultdict(float)
         self.examples: list[dict[str, str]] = []
+        self.pieces: list[str] = []
 
     def reject(self, reasons: Mapping[str, int]) -> None:
         self.rejects.update({reason: n for reason, n in reasons.items() if n})
@@ -204,6 +206,8 @@ class _Tally:
         for step, seconds in record["seconds"].items():
             self.seconds[step] += seconds
         self.quarantine(record["examples"])
+        # Not what lies in the folder: a killed attempt with another batch size cut other pieces.
+        self.pieces += record["pieces"]
 
 
 def _tally(context: Context, jobs: list[Record]) -> _Tally:
@@ -237,10 +241,12 @@ def _check_readable(tally: _Tally, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _cuts(context: Context, config: CorpusConfig) -> dict[str, np.ndarray[Any, Any]]:
+def _cuts(
+    context: Context, config: CorpusConfig, pieces: list[str]
+) -> dict[str, np.ndarray[Any, Any]]:
     """First keys of the shards of each side, from (key, size) of all rows: 13 bytes a document."""
     keys, sizes, held_out, parts = [], [], [], []
-    for name in sorted(scratch_names(context.output, "pieces")):
+    for name in pieces:
         with open_scratch(context.output, f"pieces/{name}") as source:
             table = pq.read_table(source, columns=["key", "size", "validation", "part"])
         keys.append(table["key"].to_numpy())
@@ -275,10 +281,12 @@ def _cuts(context: Context, config: CorpusConfig) -> dict[str, np.ndarray[Any, A
 
 
 def _write_shards(
-    context: Context, config: CorpusConfig, cuts: Mapping[str, np.ndarray[Any, Any]]
+    context: Context,
+    config: CorpusConfig,
+    cuts: Mapping[str, np.ndarray[Any, Any]],
+    pieces: list[str],
 ) -> None:
     """Second pass."""
-    pieces = sorted(scratch_names(context.output, "pieces"))
     jobs = []
     for side, keys in cuts.items():
         bounds = [0, *(int(k) for k in keys), 2**64]
@@ -346,8 +354,7 @@ class Merger:
                 yield table.filter(pa.array(mine)).drop_columns(["size"])
 
 
-def _result(context: Context, config: CorpusConfig, jobs: list[Record]) -> Result:
-    tally = _tally(context, jobs)
+def _result(context: Context, config: CorpusConfig, tally: _Tally) -> Result:
     parts = {n: p for n, p in context.output.finished().items() if p.digest is not None}
     sides = {
         side: [p for n, p in parts.items() if n.startswith(f"{side}-")]

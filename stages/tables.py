@@ -13,6 +13,11 @@ from pipeline.digest import TableDigest
 from pipeline.store import Artifact, ArtifactWriter
 
 COMPRESSION = "zstd"
+ROW_GROUP_ROWS = 2048
+"""Of pairs and masks: what a training worker decodes at a time."""
+
+LABEL_COUNTS = "label_counts.parquet"
+"""Of a mask artifact: how often each id is a label."""
 
 
 def shard_files(artifact: Artifact, split: str) -> list[str]:

@@ -22,7 +22,7 @@ from stages.parallel import JobFailed, Record, run_jobs
 from stages.scratch import open_scratch, scratch_names, write_scratch
 from stages.tables import shard_files
 from stages.text.special_tokens import SPECIAL_TOKENS
-from stages.text.tokenizer_files import tokenizer_files
+from stages.text.tokenizer_files import VOCAB_FILE, read_vocab, tokenizer_files
 from stages.text.vocabulary import VocabularyTooSmall, train, train_huggingface, word_coverage
 from stages.text.wordpiece import Tokenizer
 from stages.text.words import Normalisation, count_words, merge_counts
@@ -30,6 +30,8 @@ from stages.vocabulary_files import SETTINGS
 
 MODEL_MAX_LENGTH = 512
 BATCH_ROWS = 512
+MERGE_SHARDS = 16
+"""Counts of so many shards are in memory at a time."""
 
 
 def normalisation_of(config: VocabConfig) -> Normalisation:
@@ -117,6 +119,10 @@ class Trainer:
             vocab, details = self._train(words, counts)
         except VocabularyTooSmall as error:
             raise JobFailed(str(error)) from None
+        if VOCAB_FILE in self._output.finished():
+            # `tokenizers`' trainer would not make the same one again: what is there counts.
+            path = f"{self._output.data}/{VOCAB_FILE}"
+            vocab = read_vocab(self._output.files.read(path) or b"")
         seconds = time.perf_counter() - began
         tokenizer = Tokenizer(vocab, normalisation_of(config), config.max_word_characters)
         sides = {"training": (words, counts), "validation": self._merged(job["validation"])}
@@ -156,7 +162,7 @@ class Trainer:
         }
         files = tokenizer_files(tokenizer, MODEL_MAX_LENGTH)
         for name, data in files.items():
-            self._output.write_bytes(name, data, rows=len(vocab) if name == "vocab.txt" else None)
+            self._output.write_bytes(name, data, rows=len(vocab) if name == VOCAB_FILE else None)
         self._output.write_bytes(SETTINGS, json.dumps(settings, sort_keys=True).encode())
         self._output.write_bytes("report.json", json.dumps(report).encode(), content=False)
         return report
@@ -188,4 +194,6 @@ class Trainer:
             with open_scratch(self._output, f"words/{name}") as source:
                 table = pq.read_table(source)
             parts.append((table["word"].combine_chunks(), table["count"].to_numpy()))
+            if len(parts) == MERGE_SHARDS:
+                parts = [merge_counts(parts)]
         return merge_counts(parts)

@@ -42,6 +42,7 @@ class State:
         epoch: of the next batch's first row.
         row: of the next batch's first row, in that epoch's order.
         tokens_seen: real tokens of all steps.
+        figures: of this step, as logged; those of the last logged step when it was not.
         fingerprint: of the run.
         vocabulary_digest: of the vocabulary.
         config: what the result depends on, nested.
@@ -52,6 +53,7 @@ class State:
     epoch: int
     row: int
     tokens_seen: int
+    figures: Mapping[str, float]
     fingerprint: str
     vocabulary_digest: str
     config: Mapping[str, Any]
@@ -107,25 +109,35 @@ def save(
         if filesystem.get_file_info(path).type != FileType.NotFound:
             filesystem.delete_dir(path)
         filesystem.move(written, path)
-    _prune(filesystem, folder, keep, newest=state.step)
+    for _, old in [c for c in _newest_first(filesystem, folder) if c[0] <= state.step][keep:]:
+        filesystem.delete_dir(old)
     return path
 
 
 def load_latest(
     filesystem: FileSystem, folder: str, notice: Callable[[str], None]
 ) -> Checkpoint | None:
-    """The newest checkpoint that is whole, or None.
+    """The newest checkpoint that is whole, or None; what is damaged or half written goes.
+
+    Called when a run begins, by one process: a worker of a dead attempt that still writes finds
+    its folder gone, and nothing that this attempt writes is ever cleared by it.
 
     Args:
         filesystem: where `folder` lies.
         folder: of the run's checkpoints; need not be there.
         notice: told of each damaged checkpoint that is passed over.
     """
+    selector = FileSelector(folder, allow_not_found=True)
+    for info in filesystem.get_file_info(selector):
+        if info.type == FileType.Directory and info.base_name.startswith(_TEMPORARY):
+            filesystem.delete_dir(info.path)
     for _, path in _newest_first(filesystem, folder):
         try:
             return _load(filesystem, path)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        # Other OSErrors are the storage's: a checkpoint that cannot be read now may be whole.
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             notice(f"checkpoint {path} is damaged ({error}): using the one before it")
+            filesystem.delete_dir(path)
     return None
 
 
@@ -219,15 +231,3 @@ def _read(filesystem: FileSystem, path: str) -> bytes:
     with filesystem.open_input_file(path) as source:
         content: bytes = source.read()
         return content
-
-
-def _prune(filesystem: FileSystem, folder: str, keep: int, newest: int) -> None:
-    # Steps above the one just written are damaged ones that were passed over.
-    checkpoints = _newest_first(filesystem, folder)
-    good = [path for step, path in checkpoints if step <= newest]
-    later = [path for step, path in checkpoints if step > newest]
-    for path in good[max(1, keep) :] + later:
-        filesystem.delete_dir(path)
-    for info in filesystem.get_file_info(FileSelector(folder)):
-        if info.type == FileType.Directory and info.base_name.startswith(_TEMPORARY):
-            filesystem.delete_dir(info.path)

@@ -77,7 +77,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     meter = Meter()
     attention_is_padded = _attention_is_padded(job, device)
     tokens_seen = start.tokens_seen
-    figures: dict[str, float] = {}
+    figures = dict(start.figures)
     finished, stopped = start.step, False
 
     def prepare(step: int) -> StepBatch:
@@ -166,6 +166,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                             epoch=epoch,
                             row=row,
                             tokens_seen=tokens_seen,
+                            figures=figures,
                             fingerprint=job.fingerprint,
                             vocabulary_digest=job.vocabulary_digest,
                             config=job.described(),

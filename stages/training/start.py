@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,15 @@ from stages.training.weights import read_weights, set_moments, set_weights
 
 @dataclass(frozen=True)
 class Start:
-    """The first step of a run, and the tokens seen before it."""
+    """The first step of a run, and the tokens seen and figures logged before it."""
 
     step: int
     tokens_seen: int
+    figures: Mapping[str, float]
+
+
+class RestoreError(ValueError):
+    """Rank 0 could not begin; the other ranks say why with its words."""
 
 
 def restore(
@@ -35,7 +41,7 @@ def restore(
 
     Raises:
         CheckpointMismatchError: the checkpoint belongs to another configuration (on rank 0; the
-            other ranks raise ValueError with its message).
+            other ranks raise RestoreError with its message).
         ValueError: `init_from` does not fit the model, or cannot be read.
     """
     header: dict[str, Any] = {}
@@ -50,7 +56,7 @@ def restore(
     device = next(model.parameters()).device
     header, tensors = distributed.from_rank_0(header, tensors, device)
     if "error" in header:
-        raise error or ValueError(header["error"])
+        raise error or RestoreError(header["error"])
 
     parts: dict[str, dict[str, Tensor]] = {"weights": {}, "moments": {}}
     for path, tensor in tensors.items():
@@ -61,7 +67,7 @@ def restore(
     else:
         _draw_weights(model, job.seed)
     set_moments(model, optimiser, parts["moments"])
-    return Start(header.get("step", 0), header.get("tokens_seen", 0))
+    return Start(header.get("step", 0), header.get("tokens_seen", 0), header.get("figures", {}))
 
 
 def _read(
@@ -75,6 +81,7 @@ def _read(
             "source": f"the checkpoint of step {found.state.step}",
             "step": found.state.step,
             "tokens_seen": found.state.tokens_seen,
+            "figures": dict(found.state.figures),
         }
         tensors = {f"weights:{name}": tensor for name, tensor in found.weights.items()}
         tensors |= {f"moments:{name}": tensor for name, tensor in found.moments.items()}

@@ -24,7 +24,8 @@ LOCAL = LocalFileSystem()
 
 def state(step: int, **changes: object) -> State:
     values = {
-        "step": step, "epoch": 1, "row": 32, "tokens_seen": 999, "fingerprint": "aa",
+        "step": step, "epoch": 1, "row": 32, "tokens_seen": 999, "figures": {"a": 0.5},
+        "fingerprint": "aa",
         "vocabulary_digest": "vv", "config": {"train": {"steps": 9}}, "rounding": {"threads": 2},
     }  # fmt: skip
     return State(**{**values, **changes})  # type: ignore[arg-type]

@@ -1,0 +1,120 @@
+"""The graph of a config, and what the catalogue says of each stage."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from pipeline.graph import Graph
+from pipeline.stage import Stage
+from stages import catalog
+from stages.catalog import CATALOG
+from stages.config import Config
+from tests.conftest import ROOT
+
+STAGES = [value for value in vars(catalog).values() if isinstance(value, Stage)]
+# They carry work about, or say what to do; none of them makes a byte of a result.
+CARRIERS = {
+    "stages",
+    "stages.config",
+    "stages.parallel",
+    "stages.raw",
+    "stages.remote",
+    "stages.scratch",
+    "stages.text",
+    "stages.training",
+    "model",
+}
+
+
+def config(**changes: object) -> Config:
+    values: dict[str, object] = {"corpus": {"kind": "python_docs"}, **changes}
+    return Config.model_validate(values)
+
+
+def test_default_graph() -> None:
+    names = Graph(CATALOG.nodes(config())).names
+    assert names == [
+        "shard",
+        "vocab",
+        "pairs/128",
+        "mask/128",
+        "mask/128-heldout",
+        "pretrain/128",
+        "evaluate",
+        "export",
+    ]
+
+
+def test_each_phase_starts_from_the_one_before() -> None:
+    nodes = {
+        n.name: n
+        for n in CATALOG.nodes(
+            config(phases=[{"max_seq_length": 128}, {"max_seq_length": 512, "steps": 7}])
+        )
+    }
+    assert nodes["pretrain/512"].inputs["before"] == "pretrain/128"
+    assert "before" not in nodes["pretrain/128"].inputs
+    assert nodes["pretrain/512"].config["train"]["steps"] == 7
+    assert nodes["pairs/512"].config["pairs"]["max_seq_length"] == 512
+    assert nodes["mask/512"].config["mask"]["max_predictions"] == 77
+    assert nodes["evaluate"].inputs["pretrain"] == "pretrain/512"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cluster": {"num_cpus": 1, "train_workers": 2}},
+        {"speed": {"batch_mb": 1.0, "prefetch_batches": 0}},
+        {"rounding": {"micro_batch_tokens": 100, "threads": 1, "compile": True}},
+        {"tracking": {"enabled": False}},
+        {"store": "elsewhere"},
+        {"train": {"checkpoint_every_steps": 1, "log_every_steps": 1, "keep_checkpoints": 9}},
+        {"corpus": {"kind": "python_docs", "max_unreadable_share": 0.5}},
+    ],
+)
+def test_what_changes_no_result_is_in_no_slice(changes: dict[str, object]) -> None:
+    plain = {n.name: n.config for n in CATALOG.nodes(config())}
+    assert {n.name: n.config for n in CATALOG.nodes(config(**changes))} == plain
+
+
+def test_a_changed_value_is_in_the_slice_of_its_node_alone() -> None:
+    plain = {n.name: n.config for n in CATALOG.nodes(config())}
+    for changes, expected in [
+        ({"mask": {"probability": 0.2}}, {"mask/128"}),
+        ({"vocab": {"size": 99}}, {"vocab"}),
+        ({"train": {"learning_rate": 1.0}}, {"pretrain/128"}),
+        ({"evaluate": {"probability": 0.2}}, {"mask/128-heldout", "evaluate"}),
+        ({"seeds": {"mask": 3}}, {"mask/128"}),
+    ]:
+        changed = {n.name: n.config for n in CATALOG.nodes(config(**changes))}
+        assert {name for name in plain if plain[name] != changed[name]} == expected
+
+
+def imported(module: str) -> set[str]:
+    """Modules of `stages` and `model` that a module imports, inside functions too."""
+    path = ROOT / (module.replace(".", "/") + ".py")
+    if not path.is_file():
+        path = ROOT / module.replace(".", "/") / "__init__.py"
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            # `from stages.training import checkpoint` names a module, most others a name in one.
+            found |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
+    ours = {name for name in found if name.split(".")[0] in ("stages", "model")}
+    return {name for name in ours if (ROOT / (name.replace(".", "/") + ".py")).is_file()}
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda s: s.name)
+def test_modules_are_all_that_make_the_result(stage: Stage) -> None:
+    """What is missing would let code change without a warning, and parts of two versions mix."""
+    waiting, found = [stage.run.partition(":")[0]], set()
+    while waiting:
+        module = waiting.pop()
+        if module not in found | CARRIERS:
+            found.add(module)
+            waiting += imported(module)
+    packages = {m for m in stage.modules if (ROOT / m.replace(".", "/")).is_dir()}
+    alone = {m for m in found if not any(m.startswith(f"{p}.") for p in packages)}
+    assert set(stage.modules) - packages == alone
