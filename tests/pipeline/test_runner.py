@@ -72,7 +72,8 @@ def test_force_makes_the_same_beside_and_swaps(run: Run) -> None:
     assert forced.made == ["count/long"]
     assert (before.data[-4:], after.data[-6:]) == ("data", "data-1")
     assert after.output_digest == before.output_digest
-    assert not Path(before.data).exists()
+    # Another run may still be reading the old one.
+    assert Path(before.data).exists()
     assert run().made == []
     assert run(only=["count"], force=True).artifact("count/long").data.endswith("data-2")
 
