@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -65,9 +67,37 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def clozeline(corpus: Path, tmp_path: Path) -> Run:
     """Runs `clozeline ...` in `tmp_path` on the small corpus; output is text."""
+    return runner(corpus, tmp_path)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The whole line, run once for all tests that only look at it, or start from a copy of it."""
+
+    folder: Path
+    output: str
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "runs/store"
+
+    def copy(self, target: Path, without: Sequence[str] = ()) -> None:
+        """Copy the store, some stages left out."""
+        shutil.copytree(self.store, target, ignore=lambda at, names: set(without) & set(names))
+
+
+@pytest.fixture(scope="session")
+def line(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Line:
+    folder = tmp_path_factory.mktemp("line")
+    done = runner(corpus, folder)("run")
+    return Line(folder, done.stdout + done.stderr)
+
+
+def runner(corpus: Path, folder: Path) -> Run:
+    """What the fixture `clozeline` gives, in `folder`."""
 
     def run(
-        *words: str, cwd: Path = tmp_path, check: int | None = 0
+        *words: str, cwd: Path = folder, check: int | None = 0
     ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pipeline", words[0], *words[1:]]
         if words[0] in ("run", "plan", "status", "why"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stages import catalog
-from tests.conftest import Run
+from tests.conftest import Line
 
 pytestmark = pytest.mark.slow
 
@@ -27,11 +27,12 @@ STAGES = {
 
 
 @pytest.mark.timeout(400)
-def test_digests_have_not_changed(clozeline: Run, tmp_path: Path) -> None:
-    clozeline("run", "--until", "mask")
+def test_digests_have_not_changed(line: Line) -> None:
     found = {}
-    for path in (tmp_path / "runs/store").rglob("manifest.json"):
+    for path in line.store.rglob("manifest.json"):
         manifest = json.loads(path.read_text())
+        if manifest["node"] not in STAGES:
+            continue
         found[manifest["node"]] = {
             "version": STAGES[manifest["node"]].version,
             "output_digest": manifest["output_digest"],

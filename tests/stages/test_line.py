@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import ROOT, SMALL, Run
+from tests.conftest import ROOT, SENTENCES, SMALL, Line, Run
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +34,8 @@ def digests(store: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(600)
-def test_line(clozeline: Run, tmp_path: Path) -> None:
-    first = clozeline("run")
+def test_line(line: Line, clozeline: Run, tmp_path: Path) -> None:
+    line.copy(tmp_path / "runs/store")
     made = manifests(tmp_path / "runs/store")
     assert sorted(made) == [
         "evaluate",
@@ -47,7 +48,7 @@ def test_line(clozeline: Run, tmp_path: Path) -> None:
         "vocab",
     ]
     for word in ("NotNext 50.0", "unigram", "NSP accuracy", "[MASK]"):
-        assert word in first.stdout + first.stderr
+        assert word in line.output
 
     # Nothing lost: in = out + reasons, and each pair label balanced in each shard.
     for manifest in made.values():
@@ -84,21 +85,11 @@ def test_line(clozeline: Run, tmp_path: Path) -> None:
     assert digests(tmp_path / "runs/store") == before
     assert set(states(clozeline("plan", "--json")).values()) == {"cached"}
 
-    _check_rows(made)
-
-
-def _check_rows(made: dict[str, dict[str, Any]]) -> None:
-    """Labels are the tokens that stood there, in every row of a mask part."""
-    mask, pairs = made["mask/64"], made["pairs/64"]
-    root = Path(mask["figures"].get("folder", "")) if "folder" in mask["figures"] else None
-    assert root is None
-    assert mask["rows"] == sum(p["rows"] for p in pairs["files"] if p["name"].startswith("train"))
-
 
 @pytest.mark.timeout(600)
-def test_kill_in_the_middle_of_data_stages(clozeline: Run, corpus: Path, tmp_path: Path) -> None:
-    calm = tmp_path / "calm"
-    clozeline("run", "--until", "mask", f"store={calm}")
+def test_kill_in_the_middle_of_data_stages(
+    line: Line, clozeline: Run, corpus: Path, tmp_path: Path
+) -> None:
     shot = tmp_path / "shot"
     command = [sys.executable, "-m", "pipeline", "run", "--until", "mask", f"store={shot}"]
     command += [*SMALL, f"corpus.paths=['{corpus}']"]
@@ -118,16 +109,18 @@ def test_kill_in_the_middle_of_data_stages(clozeline: Run, corpus: Path, tmp_pat
         process.send_signal(signal.SIGKILL)
         process.wait()
     clozeline("run", "--until", "mask", f"store={shot}", "cluster.num_cpus=1")
-    assert digests(shot) == digests(calm)
+    calm = digests(line.store)
+    assert digests(shot) == {node: calm[node] for node in digests(shot)}
+    assert "mask/64" in digests(shot)
 
 
 @pytest.mark.timeout(600)
 def test_interrupted_training_resumes_to_the_bit(
-    clozeline: Run, corpus: Path, tmp_path: Path
+    line: Line, clozeline: Run, corpus: Path, tmp_path: Path
 ) -> None:
-    clozeline("run", "--until", "pretrain")
-    calm = manifests(tmp_path / "runs/store")["pretrain/64"]
+    calm = manifests(line.store)["pretrain/64"]
     shot = tmp_path / "shot"
+    line.copy(shot, without=["pretrain", "evaluate", "export"])
     command = [sys.executable, "-m", "pipeline", "run", "--until", "pretrain", f"store={shot}"]
     command += [*SMALL, f"corpus.paths=['{corpus}']"]
     for how, code in ((signal.SIGKILL, -9), (signal.SIGINT, 3)):
@@ -156,13 +149,127 @@ def test_interrupted_training_resumes_to_the_bit(
     assert resumed["figures"]["train/loss"] == calm["figures"]["train/loss"]
 
 
-def test_ids_match_the_vocabulary(clozeline: Run, tmp_path: Path) -> None:
-    clozeline("run", "--until", "pairs")
-    pairs = manifests(tmp_path / "runs/store")["pairs/64"]
-    folder = next((tmp_path / "runs/store/pairs/64").iterdir())
+def test_ids_match_the_vocabulary(line: Line) -> None:
+    pairs = manifests(line.store)["pairs/64"]
+    folder = next((line.store / "pairs/64").iterdir())
     name = next(p["name"] for p in pairs["files"] if p["name"].startswith("train"))
     table = pq.read_table(next(folder.rglob(name)))
     assert table.schema.metadata[b"clozeline.vocabulary"]
     row = table.slice(0, 1).to_pylist()[0]
     assert row["input_ids"][0] == 2 and row["input_ids"][-1] == 3
     assert row["input_ids"].index(3) == row["a_length"] + 1
+
+
+def test_labels_are_the_tokens_that_stood_there(line: Line) -> None:
+    """Each row of the masks against its row of the pairs."""
+    for split, node in (("train", "mask/64"), ("validation", "mask/64-heldout")):
+        before = tables(line.store / "pairs/64", split)
+        after = tables(line.store / node, split)
+        assert len(before) == len(after) > 0
+        changed = 0
+        for old, new in zip(before, after, strict=True):
+            assert old["document"] == new["document"] and old["is_next"] == new["is_next"]
+            restored = list(new["input_ids"])
+            for position, label in zip(new["mlm_positions"], new["mlm_labels"], strict=True):
+                changed += restored[position] != label
+                restored[position] = label
+            assert restored == old["input_ids"]
+            assert len(new["mlm_positions"]) == max(1, round(len(restored) * 0.15))
+        assert changed
+
+
+def documentation_sentences(count: int) -> list[str]:
+    """Sentences of the standard library's documentation: real text that every machine has."""
+    from stages.text.python_docs import list_python_docs, module_docstrings
+
+    found: list[str] = []
+    library = list_python_docs([]).distributions[0]
+    for path, _ in library.modules:
+        text = module_docstrings((Path(library.root) / path).read_bytes())
+        found += [line for line in (" ".join(s.split()) for s in text.split(". ")) if line]
+        if len(found) >= count:
+            return found[:count]
+    raise AssertionError(f"only {len(found)} sentences in the standard library")
+
+
+def tables(node: Path, split: str) -> list[dict[str, Any]]:
+    files = sorted(node.rglob(f"{split}-*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def test_exported_folder_is_what_transformers_loads(line: Line) -> None:
+    """Same logits, IsNext and NotNext the right way round, same ids on real sentences."""
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForPreTraining, AutoTokenizer
+
+    from model.bert import BertForPreTraining
+    from model.config import BertConfig
+    from model.packing import pack
+    from stages.training.weights import set_weights
+
+    folder = next((line.store / "export").rglob("config.json")).parent
+    theirs = AutoModelForPreTraining.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    pretrained = next((line.store / "pretrain/64").rglob("weights.safetensors")).parent
+    ours = BertForPreTraining(BertConfig(**json.loads((pretrained / "model.json").read_text())))
+    set_weights(ours, load_file(pretrained / "weights.safetensors"), "weights")
+    ours.eval()
+    a, b = SENTENCES[:8], SENTENCES[8:16]
+    batch = tokenizer(a, b, padding=True, truncation=True, max_length=64, return_tensors="pt")
+    packed = pack(batch["input_ids"], batch["token_type_ids"], batch["attention_mask"])
+    with torch.no_grad():
+        expected = theirs(**batch)
+        output = ours(*packed.inputs(), torch.arange(int(batch["attention_mask"].sum())))
+    logits = expected.prediction_logits[batch["attention_mask"].bool()]
+    largest = float(logits.abs().max())
+    assert float((output.mlm_logits - logits).abs().max()) <= 1e-5 * largest
+    nsp = expected.seq_relationship_logits
+    assert float((output.nsp_logits - nsp).abs().max()) <= 1e-5 * max(1.0, float(nsp.abs().max()))
+
+
+def test_is_next_means_is_next_in_transformers(line: Line) -> None:
+    """On meaning: the loss that transformers computes with label 0 for IsNext is our training's."""
+    import torch
+    import torch.nn.functional as F
+    from transformers import AutoModelForPreTraining
+
+    folder = next((line.store / "export").rglob("config.json")).parent
+    model = AutoModelForPreTraining.from_pretrained(folder).eval()
+    manifest = manifests(line.store)["evaluate"]
+    rows = tables(line.store / "mask/64-heldout", "validation")
+    loss, correct = 0.0, 0
+    with torch.no_grad():
+        for row in rows:
+            ids = torch.tensor([row["input_ids"]])
+            segments = (torch.arange(ids.shape[1]) > row["a_length"] + 1).long()[None]
+            logits = model(ids, token_type_ids=segments).seq_relationship_logits
+            label = torch.tensor([0 if row["is_next"] else 1])
+            loss += float(F.cross_entropy(logits, label))
+            correct += int(logits.argmax()) == int(label)
+    assert loss / len(rows) == pytest.approx(manifest["figures"]["nsp_loss"], rel=1e-4)
+    assert correct / len(rows) == pytest.approx(manifest["figures"]["nsp_accuracy"], abs=0.011)
+
+
+def test_exported_tokenizer_gives_the_ids_of_the_pairs(line: Line) -> None:
+    """1,000 real sentences: ours, and the exported folder in transformers."""
+    from transformers import AutoTokenizer
+
+    from stages.text.wordpiece import Tokenizer
+    from stages.text.words import Normalisation
+
+    folder = next((line.store / "export").rglob("config.json")).parent
+    theirs = AutoTokenizer.from_pretrained(folder)
+    vocab = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    ours = Tokenizer(vocab, Normalisation(True, True, True))
+    texts = [*SENTENCES, *documentation_sentences(1000)]
+    ends = pa.array([[len(t.encode())] for t in texts], pa.list_(pa.uint32()))
+    encoded = ours.encode(pa.array(texts), ends)
+    starts = encoded.sentence_offsets
+    mine = [encoded.ids[starts[i] : starts[i + 1]].tolist() for i in range(len(starts) - 1)]
+    expected = [
+        ids
+        for ids in theirs(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        if ids
+    ]
+    assert mine == expected
