@@ -36,8 +36,8 @@ def shard(context: Context) -> Result:
     return Result(
         {"shards": ITEMS, "bytes_in": 1234567},
         {"in": 10, "out": 9, "duplicate": 1},
-        [Table("Files", ["name", "documents"], [["a.txt", 10]])],
-        ["One document."],
+        report=[Table("Files", ["name", "documents"], [["a.txt", 10]])],
+        samples=["One document."],
     )
 
 
