@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,10 @@ def with_descendants(roots: set[psutil.Process]) -> list[psutil.Process]:
 
 def hush_ray_data() -> None:
     """Ray Data and Train draw no bars and print no lines; their logs stay in Ray's files."""
+    from ray.util.annotations import RayDeprecationWarning
+
+    # Until 2.64 an actor's restarts have no other way to Ray Data than the one it warns of.
+    warnings.filterwarnings("ignore", category=RayDeprecationWarning)
     if importlib.util.find_spec("ray.data") is not None:
         from ray.data import DataContext
 

@@ -79,7 +79,9 @@ class RunConfig(Group):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         12345, description="Every seed that is not set by itself derives from this one."
     )
-    store: str = Field("runs/store", description="Folder or URI (s3://, gs://) of the artifacts.")
+    store: Annotated[str, Field(min_length=1)] = Field(
+        "runs/store", description="Folder or URI (s3://, gs://) of the artifacts."
+    )
     cluster: ClusterConfig = ClusterConfig()
     tracking: TrackingConfig = TrackingConfig()
 

@@ -64,6 +64,7 @@ def _bounds(schema: Mapping[str, Any]) -> str:
             ("exclusiveMinimum", "above"),
             ("maximum", "of at most"),
             ("exclusiveMaximum", "below"),
+            ("minLength", "of at least this many characters:"),
         )
         if name in schema
     ]

@@ -136,7 +136,8 @@ def _no_option(group: str, option: object, groups: Groups) -> str:
 def _quote(text: str, name: str, value: str) -> str:
     if value[:1] in ("[", "{", "'", '"'):
         return (
-            f"{text}: brackets or quotes do not match. A list is written "
+            f"{text}: brackets or quotes do not match, or a character has a meaning of its own "
+            f"and needs quotes. A list is written "
             f"{_shell(f'{name}=[one,two]')}, a text {_shell(_quoted(name, 'a text'))}."
         )
     return (

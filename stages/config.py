@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -341,6 +342,22 @@ class Config(RunConfig):
             raise ValueError(
                 f"mask.max_predictions={cap} is more than the {longest - 3} tokens that a row of "
                 f"{longest} holds beside its special tokens: lower it"
+            )
+        least = math.floor(self.mask.probability * longest)
+        if cap is not None and cap < least:
+            raise ValueError(
+                f"mask.max_predictions={cap} is too few for mask.probability="
+                f"{self.mask.probability:g} of a row of {longest}: raise it to {least + 1}, or "
+                "leave it out (null: as many as the probability asks for)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _full_sentences(self) -> Self:
+        if self.pairs.across_documents and self.objective.nsp:
+            raise ValueError(
+                "pairs.across_documents=true needs objective.nsp=false: with it a row is a pair of "
+                "segments, and has no place for the next document"
             )
         return self
 

@@ -63,6 +63,12 @@ def run(context: Context) -> Result:
     else:
         job = {"train": shard_files(shard, "train"), "validation": shard_files(shard, "validation")}
         (report,) = run_jobs(context, "stages.vocab:Trainer", arguments, [job])
+    if report["figures"]["entries"] < config.size:
+        context.progress.note(
+            f"vocab.size={config.size:,} was asked for, {report['figures']['entries']:,} entries "
+            f"came out: no other pieces stand together vocab.min_frequency={config.min_frequency} "
+            "times in the training text"
+        )
     figures = report["figures"] | {"seconds/counting": seconds, "bytes/counted": text_bytes}
     if seconds:
         figures["mb_per_second_core/counting"] = text_bytes / 1e6 / seconds
