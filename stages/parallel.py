@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import traceback
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -78,6 +79,8 @@ def run_jobs(
         return
     import ray
 
+    # `max_restarts` has no named parameter yet; Ray prints the hint on every run.
+    warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
     size = max(1, min(int(context.granted.cpus), len(jobs)))
     dataset = ray.data.from_items(
         [{"job": json.dumps(job)} for job in jobs], override_num_blocks=len(jobs)

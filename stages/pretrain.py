@@ -254,7 +254,7 @@ class _Hooks:
         self._sender.advance(
             step - self._last,
             loss=round(values["train/loss"], 3),
-            tokens_per_second=round(values.get("train/tokens_per_second", 0.0)),
+            **{"tokens/s": round(values.get("train/tokens_per_second", 0.0))},
         )
         self._last = step
 
