@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class Cluster:
                     self._start_own()
                 else:
                     self._join(address)
-                hush_ray_data()
+                hush_ray()
             except BaseException:
                 shutil.rmtree(self._staged, ignore_errors=True)
                 raise
@@ -220,8 +221,14 @@ def with_descendants(roots: set[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
-def hush_ray_data() -> None:
-    """Ray Data and Train draw no bars and print no lines; their logs stay in Ray's files."""
+def hush_ray() -> None:
+    """Ray, its Data and its Train draw no bars and print no lines; their logs stay in files."""
+    import ray
+
+    # What it prints of lost nodes and retries (twenty lines each) goes past `log_to_driver`.
+    if hasattr(ray._private.worker, "_worker_logs_enabled"):
+        ray._private.worker._worker_logs_enabled = False
+    warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
     if importlib.util.find_spec("ray.data") is not None:
         from ray.data import DataContext
 
