@@ -97,8 +97,8 @@ def say_if_busy(context: Context, cpus: float) -> None:
         if time.monotonic() > deadline:
             whole = ray.cluster_resources().get("CPU", 0.0)
             context.progress.note(
-                f"{free:g} of the cluster's {whole:g} CPUs are free, {cpus:g} wanted: waiting until "
-                "others give theirs back"
+                f"{free:g} of the cluster's {whole:g} CPUs are free, {cpus:g} wanted: waiting "
+                "until others give theirs back"
             )
             return
         time.sleep(0.2)
