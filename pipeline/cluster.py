@@ -97,7 +97,7 @@ class Cluster:
                     self._start_own()
                 else:
                     self._join(address)
-                hush_ray_data()
+                hush_ray()
             except BaseException:
                 shutil.rmtree(self._staged, ignore_errors=True)
                 raise
@@ -221,12 +221,14 @@ def with_descendants(roots: set[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
-def hush_ray_data() -> None:
-    """Ray Data and Train draw no bars and print no lines; their logs stay in Ray's files."""
-    from ray.util.annotations import RayDeprecationWarning
+def hush_ray() -> None:
+    """Ray, its Data and its Train draw no bars and print no lines; their logs stay in files."""
+    import ray
 
-    # Until 2.64 an actor's restarts have no other way to Ray Data than the one it warns of.
-    warnings.filterwarnings("ignore", category=RayDeprecationWarning)
+    # What it prints of lost nodes and retries (twenty lines each) goes past `log_to_driver`.
+    if hasattr(ray._private.worker, "_worker_logs_enabled"):
+        ray._private.worker._worker_logs_enabled = False
+    warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
     if importlib.util.find_spec("ray.data") is not None:
         from ray.data import DataContext
 

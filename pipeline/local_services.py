@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from pipeline.cluster import Cluster
+from pipeline.commands.text import counts_text, duration
 from pipeline.config import RunConfig
-from pipeline.progress import Board, clock
+from pipeline.progress import Board
 from pipeline.services import Capacity, NodeEvent, Tracking
 from pipeline.stage import Json, Progress
 from pipeline.tracking import MlflowTracking, NoTracking
@@ -97,17 +98,15 @@ class LocalServices:
 
 
 def event_line(node: str, event: NodeEvent, text: str, artifact: Artifact | None) -> str:
-    """One line: "mask/128: made in 0:12, 80,000 in, 79,990 out, 10 too_short"."""
+    """One line: "mask/128: made in 12 s, 80,000 -> 79,990 rows (10 too short)"."""
     parts: list[str] = [event]
     if event == "made" and artifact is not None:
         manifest = artifact.manifest
         if isinstance(manifest.get("seconds"), int | float):
-            parts[0] += f" in {clock(manifest['seconds'])}"
+            parts[0] += f" in {duration(manifest['seconds'])}"
         counts: Mapping[str, int] = manifest.get("counts") or {}
-        unit = f" {manifest['unit']}" if manifest.get("unit") else ""
-        parts += [
-            f"{count:,}{unit if name == 'in' else ''} {name}" for name, count in counts.items()
-        ]
+        if counts:
+            parts.append(counts_text(counts, str(manifest.get("unit") or "")))
         if manifest.get("flow"):
             parts.append(manifest["flow"])
     if text:

@@ -31,9 +31,9 @@ class Explanation:
         found = [f"{self.plan.node}: {self.plan.state} ({self.plan.why})"]
         found += [f"  warning: {text}" for text in self.plan.warnings]
         if self.against is not None and self.differences:
-            made = self.against.manifest.get("created", "")
-            found.append(f"  compared with {self.against.fingerprint[:12]}, made {made}:")
-            found += _lines(self.differences, "    ")
+            made = str(self.against.manifest.get("created", ""))[:16].replace("T", " ")
+            found.append(f"  compared with {self.against.fingerprint[:12]}, made {made} UTC:")
+            found += _lines(self.differences, "    ", set())
         return found
 
     def to_json(self) -> dict[str, Json]:
@@ -104,12 +104,17 @@ class _Explainer:
         return replace(named, because=tuple(self._with_causes(upstream, before, found)))
 
 
-def _lines(found: Sequence[Difference], indent: str) -> list[str]:
+def _lines(found: Sequence[Difference], indent: str, told: set[str]) -> list[str]:
+    """An input that is reached by several ways is explained once; `told` are those that were."""
     lines = []
     for difference in found:
-        if difference.because:
-            lines.append(f"{indent}{replace(difference, because=()).text}, because")
-            lines += _lines(difference.because, indent + "  ")
+        text = replace(difference, because=()).text
+        if difference.because and text in told:
+            lines.append(f"{indent}{text}, as said above")
+        elif difference.because:
+            told.add(text)
+            lines.append(f"{indent}{text}, because")
+            lines += _lines(difference.because, indent + "  ", told)
         else:
-            lines.append(indent + difference.text)
+            lines.append(indent + text)
     return lines

@@ -55,8 +55,8 @@ def run(context: Context) -> Result:
         "config": config,
         "seed": context.node.config["seeds"]["mask"],
     }
-    for record in run_jobs(context, "stages.mask:Masker", arguments, jobs):
-        context.progress.advance(1, rows=record["rows"])
+    for _ in run_jobs(context, "stages.mask:Masker", arguments, jobs):
+        context.progress.advance(1)
     parts = {
         name: dict(part.figures)
         for name, part in context.output.finished().items()

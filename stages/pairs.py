@@ -64,7 +64,7 @@ def run(context: Context) -> Result:
         "seed": context.node.config["seeds"]["pairs"],
     }
     for record in run_jobs(context, "stages.pairs:PairMaker", arguments, jobs):
-        context.progress.advance(1, rows=record["rows"])
+        context.progress.advance(1)
         for note in record["notes"]:
             context.progress.note(note)
     parts = {name: dict(part.figures) for name, part in context.output.finished().items()}

@@ -9,10 +9,12 @@ from __future__ import annotations
 import importlib
 import json
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from pipeline.stage import Context, StageError
+from stages.nodes import alive_nodes, lost_nodes, say_if_busy, worker_deaths
 
 Record = dict[str, Any]
 
@@ -26,7 +28,7 @@ class Worker(Protocol):
 
 
 MAX_RESTARTS = 3
-"""Of an actor, and of a job whose actor died."""
+"""Of the worker processes after one of them died, in one stage; lost nodes do not count."""
 
 
 class JobFailed(Exception):  # noqa: N818 - named for what it says
@@ -46,8 +48,15 @@ class _Call:
             # A constructor that raises makes Ray restart the actor for ever: tell it per job.
             self._failure = traceback.format_exc()
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        return {"record": [self._one(json.loads(job)) for job in batch["job"]]}
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[Any]]:
+        import ray
+
+        node = ray.get_runtime_context().get_node_id()
+        return {
+            "number": list(batch["number"]),
+            "record": [self._one(json.loads(job)) for job in batch["job"]],
+            "node": [node] * len(batch["job"]),
+        }
 
     def _one(self, job: Record) -> str:
         if self._worker is None:
@@ -74,46 +83,69 @@ def run_jobs(
         RuntimeError: it raised anything else; the text is the worker's traceback.
         Interrupted: the run was asked to stop; jobs that were done stay done.
     """
-    if not jobs:
-        return
+    left = dict(enumerate(jobs))
+    done_by: Counter[str] = Counter()
+    restarts = 0
+    while left:
+        before = alive_nodes()
+        say_if_busy(context, 1)
+        try:
+            for row in _rows(context, worker, arguments, left):
+                done_by[row["node"]] += 1
+                del left[int(row["number"])]
+                yield _checked(json.loads(row["record"]))
+        except worker_deaths() as error:
+            context.stop.check()
+            lost = lost_nodes(before, error)
+            restarts += not lost
+            if restarts > MAX_RESTARTS:
+                raise StageError(
+                    _WORKERS_DIE.format(restarts, str(error).splitlines()[0])
+                ) from error
+            what = f"{lost} of {len(before)} nodes" if lost else "a worker process"
+            context.progress.note(f"lost {what}; {len(left)} of {len(jobs)} jobs are left to do")
+    nodes = len(alive_nodes())
+    if nodes > 1:
+        shares = ", ".join(str(n) for n in sorted(done_by.values(), reverse=True))
+        context.progress.note(f"jobs on {len(done_by)} of {nodes} nodes: {shares}")
+
+
+_WORKERS_DIE = (
+    "worker processes died {} times, most likely for want of memory: lower corpus.shard_bytes or "
+    "cluster.num_cpus, or give the machine more memory. Ray says: {:.300}"
+)
+
+
+def _checked(record: Record) -> Record:
+    if "failed" in record:
+        raise StageError(record["failed"])
+    if "traceback" in record:
+        raise RuntimeError(f"job {record['job']}:\n{record['traceback']}")
+    return record
+
+
+def _rows(
+    context: Context, worker: str, arguments: Mapping[str, Any], jobs: Mapping[int, Record]
+) -> Iterator[dict[str, Any]]:
     import ray
 
-    size = max(1, min(int(context.granted.cpus), len(jobs)))
     dataset = ray.data.from_items(
-        [{"job": json.dumps(job)} for job in jobs], override_num_blocks=len(jobs)
+        [{"number": n, "job": json.dumps(job)} for n, job in jobs.items()],
+        override_num_blocks=len(jobs),
     ).map_batches(
         _Call,
         fn_constructor_kwargs={"worker": worker, "arguments": dict(arguments)},
         batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=size),
+        # One job at a time: a job that queues behind a long one would wait beside idle nodes.
+        compute=ray.data.ActorPoolStrategy(
+            size=max(1, min(int(context.granted.cpus), len(jobs))), max_tasks_in_flight_per_actor=1
+        ),
         num_cpus=1,
-        # A worker that is killed each time (memory) must end the stage, not start for ever.
-        max_restarts=MAX_RESTARTS,
-        max_task_retries=MAX_RESTARTS,
+        # A lost actor is not restarted by Ray: on a cluster with fewer CPUs than before, its job
+        # would wait for it for ever.
+        max_restarts=0,
+        max_task_retries=0,
     )
-    for row in _rows(dataset, context):
-        record: Record = json.loads(row["record"])
-        if "failed" in record:
-            raise StageError(record["failed"])
-        if "traceback" in record:
-            raise RuntimeError(f"job {record['job']}:\n{record['traceback']}")
-        yield record
-
-
-def _rows(dataset: Any, context: Context) -> Iterator[Record]:
-    import ray
-
-    try:
-        for row in dataset.iter_rows():
-            context.stop.check()
-            yield row
-    except ray.exceptions.RayError as error:
+    for row in dataset.iter_rows():
         context.stop.check()
-        text = str(error)
-        if "died" not in text and "OutOfMemory" not in type(error).__name__:
-            raise
-        raise StageError(
-            f"a worker process ended {MAX_RESTARTS + 1} times on the same job, most likely for "
-            "want of memory: lower corpus.shard_bytes or cluster.num_cpus, or give the machine "
-            f"more memory. Ray says: {text.splitlines()[0][:300]}"
-        ) from error
+        yield row

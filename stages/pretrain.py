@@ -21,7 +21,7 @@ from pipeline.digest import tensors_digest
 from pipeline.stage import Context, Interrupted, Result, StageError
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ModelConfig, RoundingConfig
-from stages.remote import node_resources, share_per_worker
+from stages.nodes import nodes_room, say_if_busy, share_per_worker
 from stages.tables import shard_files
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
@@ -65,8 +65,9 @@ def _train(context: Context) -> None:
             "cluster.train_workers to train on GPUs"
         )
     cpus = cluster["cpus_per_worker"] or share_per_worker(
-        workers, context.granted.cpus, node_resources("CPU")
+        workers, context.granted.cpus, nodes_room(), gpus=float(use_gpu)
     )
+    say_if_busy(context, workers * cpus)
     resources = {"CPU": cpus} | ({"GPU": 1.0} if use_gpu else {})
     plan = _plan(context, threads=max(1, math.floor(cpus)), use_gpu=use_gpu)
     with Channel(context.metrics, context.progress, context.stop) as channel:
@@ -254,7 +255,7 @@ class _Hooks:
         self._sender.advance(
             step - self._last,
             loss=round(values["train/loss"], 3),
-            tokens_per_second=round(values.get("train/tokens_per_second", 0.0)),
+            **{"tokens/s": round(values.get("train/tokens_per_second", 0.0))},
         )
         self._last = step
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import math
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.stage import Context, StageError
+from stages.nodes import (
+    alive_nodes,
+    lost_nodes,
+    nodes_room,
+    say_if_busy,
+    share_per_worker,
+    worker_deaths,
+)
 from stages.parallel import JobFailed, Record
 
 POLL_SECONDS = 0.5
@@ -18,49 +25,40 @@ def run_remote(context: Context, function: str, arguments: Mapping[str, Any]) ->
     """Call `function` ("module:name") with `arguments` in a Ray task; returns its record.
 
     Raises:
-        StageError: it raised `JobFailed`.
+        StageError: it raised `JobFailed`, or its process died.
         RuntimeError: it raised anything else; the text is its traceback.
         Interrupted: the run was asked to stop; the task is cancelled.
     """
     import ray
 
-    # What is granted may lie on several nodes; a task runs on one.
-    cpus = min(context.granted.cpus, max(node_resources("CPU"), default=1.0))
-    gpus = min(context.granted.gpus, 1.0)
-    task = ray.remote(_call).options(num_cpus=cpus, num_gpus=gpus, max_retries=0)
-    pending = task.remote(function, dict(arguments))
-    while not ray.wait([pending], timeout=POLL_SECONDS)[0]:
-        if context.stop.is_set():
-            ray.cancel(pending, force=True)
+    while True:
+        before = alive_nodes()
+        gpus = min(context.granted.gpus, 1.0)
+        # What is granted may lie on several nodes; a task runs on one.
+        cpus = share_per_worker(1, context.granted.cpus, nodes_room(), gpus)
+        say_if_busy(context, cpus)
+        task = ray.remote(_call).options(num_cpus=cpus, num_gpus=gpus, max_retries=0)
+        pending = task.remote(function, dict(arguments))
+        while not ray.wait([pending], timeout=POLL_SECONDS)[0]:
+            if context.stop.is_set():
+                ray.cancel(pending, force=True)
+                context.stop.check()
+        try:
+            record: Record = ray.get(pending)
+            break
+        except worker_deaths() as error:
             context.stop.check()
-    record: Record = ray.get(pending)
+            if not lost_nodes(before, error):
+                raise StageError(
+                    "the worker process died, most likely for want of memory. Ray says: "
+                    f"{str(error).splitlines()[0]:.300}"
+                ) from error
+            context.progress.note("lost the node that it ran on; begins again on another")
     if "failed" in record:
         raise StageError(record["failed"])
     if "traceback" in record:
         raise RuntimeError(record["traceback"])
     return record
-
-
-def node_resources(name: str) -> list[float]:
-    """How much of "CPU" or "GPU" each node of the cluster has, largest first."""
-    import ray
-
-    found = (node["Resources"].get(name, 0.0) for node in ray.nodes() if node["Alive"])
-    return sorted((float(n) for n in found if n), reverse=True)
-
-
-def share_per_worker(workers: int, granted: float, nodes: Sequence[float]) -> float:
-    """The most that each of `workers` can have when nodes hold `nodes` and `granted` is the cap.
-
-    A worker lives on one node, so 3 workers on two nodes of 2 CPUs have 1 each, not 4/3. Rounded
-    down to 4 decimals, as Ray counts.
-    """
-    even = granted / workers
-    shares = {even} | {n / k for n in nodes for k in range(1, workers + 1) if n / k < even}
-    for share in sorted(shares, reverse=True):
-        if sum(math.floor(n / share + 1e-9) for n in nodes) >= workers:
-            return math.floor(share * 10_000) / 10_000
-    return math.floor(even * 10_000) / 10_000
 
 
 def _call(function: str, arguments: Mapping[str, Any]) -> Record:

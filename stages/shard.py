@@ -89,8 +89,10 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
         "seed": context.node.config["seeds"]["split"],
         "batch_bytes": int(context.node.settings["speed"]["batch_mb"] * 1e6),
     }
+    documents = 0
     for record in run_jobs(context, "stages.shard:Reader", arguments, missing):
-        context.progress.advance(record["stored_bytes"] / 1e6, documents=record["documents"])
+        documents += record["documents"]
+        context.progress.advance(record["stored_bytes"] / 1e6, documents=documents)
     if missing and corpus_listing(config, Path.cwd()).fingerprint_entries() != (
         listing.fingerprint_entries()
     ):
@@ -307,8 +309,8 @@ def _write_shards(
         "pieces": pieces,
         "deduplicate": config.deduplicate,
     }
-    for record in run_jobs(context, "stages.shard:Merger", arguments, missing):
-        context.progress.advance(1, documents=record["documents"])
+    for _ in run_jobs(context, "stages.shard:Merger", arguments, missing):
+        context.progress.advance(1)
 
 
 class Merger:

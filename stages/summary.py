@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pipeline.stage import Json
 
 Figures = Mapping[str, Json]
+Line = tuple[str, str]
+"""(what, text); an empty `what` goes on with the line before."""
 
 
 def summary_lines(figures: Mapping[str, Figures]) -> list[str]:
     """Lines for the nodes that are there; nothing for those that are not."""
-    lines: list[str] = []
+    lines: list[Line] = []
     for node, values in figures.items():
         if node.startswith("pairs/"):
             lines += _pairs(node, values)
@@ -20,47 +22,77 @@ def summary_lines(figures: Mapping[str, Figures]) -> list[str]:
     if "evaluate" in figures:
         lines += _evaluate(figures["evaluate"])
     if "export" in figures:
-        lines.append(f"exported  {figures['export'].get('folder')}")
-    return lines
+        lines += [
+            ("model", str(figures["export"].get("folder"))),
+            ("", "transformers loads it: AutoModelForPreTraining.from_pretrained(that folder)"),
+        ]
+    width = max((len(what) for what, _ in lines), default=0)
+    return [f"{what:<{width}}  {text}" for what, text in lines]
 
 
-def _pairs(node: str, f: Figures) -> list[str]:
+def _pairs(node: str, f: Figures) -> list[Line]:
     rows = f.get("rows/train", 0)
     if "not_next_share/train" not in f:
-        return [f"{node}  {rows:,} rows of full sentences"]
+        return [(node, f"{rows:,} rows of full sentences")]
     return [
-        f"{node}  {rows:,} pairs, NotNext {100 * f['not_next_share/train']:.3f} % "
-        f"({f['not_next/train']:,}); in the worst shard IsNext and NotNext differ by "
-        f"{f['worst_shard_difference/train']}"
+        (
+            node,
+            f"{rows:,} pairs, NotNext {100 * f['not_next_share/train']:.3f} % "
+            f"({f['not_next/train']:,}); IsNext and NotNext differ by at most "
+            f"{f['worst_shard_difference/train']:,} a shard",
+        )
     ]
 
 
-def _mask(node: str, f: Figures) -> list[str]:
+def _mask(node: str, f: Figures) -> list[Line]:
     off = f["rows_under_rule"] + f["rows_over_rule"]
-    rule = "each as the rule says" if off == 0 else f"{off:,} not as the rule says"
+    rule = "each as the rule says" if off == 0 else f"{off:,} of them not as the rule says"
     return [
-        f"{node}  {100 * f['masked_share']:.2f} % of {f['tokens']:,} tokens predicted in "
-        f"{f['rows']:,} rows, {rule}; [MASK] {100 * f['share/mask']:.2f} %, "
-        f"random {100 * f['share/random']:.2f} %, kept {100 * f['share/original']:.2f} %"
+        (
+            node,
+            f"{100 * f['masked_share']:.2f} % of {f['tokens']:,} tokens to predict, in "
+            f"{f['rows']:,} rows, {rule}",
+        ),
+        (
+            "",
+            f"shown as [MASK] {100 * f['share/mask']:.2f} %, as a random token "
+            f"{100 * f['share/random']:.2f} %, unchanged {100 * f['share/original']:.2f} %",
+        ),
     ]
 
 
-def _evaluate(f: Figures) -> list[str]:
+def _evaluate(f: Figures) -> list[Line]:
     lines = []
     if "mlm_loss_mask_tokens" in f:
-        lines.append(
-            f"held-out MLM loss on [MASK] alone {f['mlm_loss_mask_tokens']:.3f} nats, unigram "
-            f"baseline {f['unigram_loss_mask_tokens']:.3f}: "
-            f"{f['nats_under_unigram_mask_tokens']:.3f} under it "
-            f"({f['labels_mask_tokens']:,} labels; over all labels {f['mlm_loss']:.3f} against "
-            f"{f['unigram_loss']:.3f})"
-        )
+        under = f["nats_under_unigram_mask_tokens"]
+        side = "under" if under >= 0 else "over"
+        worse = "" if under > 0 else ", so nothing is learnt yet"
+        lines += [
+            (
+                "MLM loss",
+                f"{f['mlm_loss_mask_tokens']:.3f} nats on held-out [MASK] alone, "
+                f"{abs(under):.3f} {side} the unigram baseline of "
+                f"{f['unigram_loss_mask_tokens']:.3f}{worse}",
+            ),
+            (
+                "",
+                f"({f['labels_mask_tokens']:,} labels; on all {f['labels']:,} labels, unmasked "
+                f"ones too, {f['mlm_loss']:.3f} against {f['unigram_loss']:.3f})",
+            ),
+        ]
     if "nsp_accuracy" in f:
-        lines.append(
-            f"held-out NSP accuracy {f['nsp_accuracy']:.3f}, 95 % interval "
-            f"{f['nsp_accuracy_low']:.3f} to {f['nsp_accuracy_high']:.3f}, majority share "
-            f"{f['nsp_majority_share']:.3f} ({f['nsp_pairs']:,} pairs)"
-        )
-    for sentence, answers in f.get("filled", []):
-        lines.append(f"  {sentence}  ->  {', '.join(answers)}")
+        chance = f["nsp_majority_share"]
+        verdict = "better than" if f["nsp_accuracy_low"] > chance else "no better than"
+        lines += [
+            (
+                "NSP accuracy",
+                f"{100 * f['nsp_accuracy']:.1f} % of {f['nsp_pairs']:,} held-out pairs, 95 % "
+                f"interval {100 * f['nsp_accuracy_low']:.1f} to "
+                f"{100 * f['nsp_accuracy_high']:.1f} %",
+            ),
+            ("", f"{verdict} the majority label, which is right in {100 * chance:.1f} %"),
+        ]
+    for place, (sentence, answers) in enumerate(f.get("filled", [])):
+        lines.append(("" if place else "filled in", sentence))
+        lines.append(("", f"  [MASK] = {'  '.join(answers)}"))
     return lines

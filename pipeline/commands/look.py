@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from pipeline.commands.text import amount, counts_text, duration, size, table
+from pipeline.commands.text import (
+    amount,
+    duration,
+    flow,
+    is_number,
+    size,
+    table,
+    terminal_width,
+)
 from pipeline.graph import Graph, Selection
 from pipeline.plan import NodePlan, plan
-from pipeline.stage import Json, Node, Stage, UserError
+from pipeline.stage import Json, Node, Stage, Table, UserError
 from pipeline.store import Artifact, Store
 
 REPORT = "report.html"
 """A node's page, beside its manifest."""
+
+SHOWN_ROWS = 12
+"""Of a table in `show`; the report page has all of them."""
+
+CELL_CHARACTERS = 60
 
 
 def plan_lines(
@@ -24,7 +37,8 @@ def plan_lines(
     if as_json:
         yield _json([made.to_json() for made in plans])
         return
-    yield from table(("node", "state", "why"), [(p.node, p.state, p.why) for p in plans])
+    rows = [(p.node, p.state, p.why) for p in plans]
+    yield from table(("node", "state", "why"), rows, terminal_width())
     yield from _warnings(plans)
     to_run = sum(made.state in ("run", "failed") for made in plans)
     undecided = sum(made.state == "undecided" for made in plans)
@@ -41,8 +55,8 @@ def status_lines(graph: Graph, store: Store, as_json: bool) -> Iterator[str]:
     if as_json:
         yield _json([made.to_json() for made in plans])
         return
-    rows = [(p.node, p.state, *_made(p.artifact), "" if p.artifact else p.why) for p in plans]
-    yield from table(("node", "state", "made", "took", "size", "rows", ""), rows)
+    rows = [(p.node, p.state, *_made(p.artifact), _what(p)) for p in plans]
+    yield from table(("node", "state", "made", "took", "size", "what"), rows, terminal_width())
     yield f"store: {store.location}"
 
 
@@ -115,20 +129,46 @@ def _artifact(made: NodePlan, store: Store) -> Artifact:
 
 def _show(artifact: Artifact) -> Iterator[str]:
     manifest = artifact.manifest
-    yield f"{artifact.node}: {', '.join(part for part in _made(artifact) if part)}"
-    yield f"  fingerprint  {artifact.fingerprint}"
-    yield f"  output       {artifact.output_digest}"
-    yield f"  path         {artifact.path}"
+    created, took, large = _made(artifact)
+    yield artifact.node
+    facts = [("in -> out", flow(manifest)), ("made", f"{created} UTC in {took}, {large}")]
+    facts += [("fingerprint", artifact.fingerprint), ("output", artifact.output_digest)]
+    facts.append(("path", artifact.path))
     report = report_path(artifact)
     if report is not None:
-        yield f"  report       {_link(artifact, report)}"
-    counts: Mapping[str, int] = manifest.get("counts") or {}
-    if counts:
-        yield f"  in and out   {counts_text(counts)}"
-    figures = artifact.figures
-    width = max((len(name) for name in figures), default=0)
-    for name, value in figures.items():
-        yield f"  {name:<{width}}  {amount(value)}"
+        facts.append(("report", _link(artifact, report)))
+    yield from (f"  {name:<11}  {value}" for name, value in facts)
+    tables = [block for block in artifact.result().report if isinstance(block, Table)]
+    for block in tables:
+        if block.rows:
+            yield from _table(block)
+    if not tables:
+        yield ""
+        width = max((len(name) for name in artifact.figures), default=0)
+        for name, value in artifact.figures.items():
+            yield f"  {name:<{width}}  {amount(value)}"
+    yield "all figures: the report, or --json"
+
+
+def _table(block: Table) -> Iterator[str]:
+    """A table of the report, cut to what a terminal holds."""
+    rows = [[_cell(cell) for cell in row] for row in block.rows]
+    yield ""
+    yield f"{block.title}"
+    most = rows if len(rows) <= SHOWN_ROWS + 1 else rows[:SHOWN_ROWS]
+    numeric = [all(is_number(row[i]) for row in rows) for i in range(len(block.columns))]
+    widths = [max(len(line[i]) for line in (block.columns, *most)) for i in range(len(numeric))]
+    for line in (block.columns, *most):
+        cells = zip(line, widths, numeric, strict=True)
+        text = "  ".join(f"{c:>{w}}" if right else f"{c:<{w}}" for c, w, right in cells)
+        yield f"  {text}".rstrip()
+    if len(most) < len(rows):
+        yield f"  ... {len(rows) - len(most)} more in the report"
+
+
+def _cell(value: Json) -> str:
+    text = " ".join(amount(value).split())
+    return text if len(text) <= CELL_CHARACTERS else f"{text[: CELL_CHARACTERS - 1]}…"
 
 
 def _show_json(artifact: Artifact) -> Json:
@@ -146,16 +186,19 @@ def _link(artifact: Artifact, path: str) -> str:
     return Path(path).absolute().as_uri() if artifact.is_local else path
 
 
-def _made(artifact: Artifact | None) -> tuple[str, str, str, str]:
-    """When, how long, how large, how many rows."""
+def _what(made: NodePlan) -> str:
+    return made.why if made.artifact is None else flow(made.artifact.manifest)
+
+
+def _made(artifact: Artifact | None) -> tuple[str, str, str]:
+    """When, how long, how large."""
     if artifact is None:
-        return ("", "", "", "")
+        return ("", "", "")
     manifest = artifact.manifest
     created = str(manifest.get("created", ""))[:16].replace("T", " ")
     seconds = manifest.get("seconds")
     took = duration(seconds) if isinstance(seconds, int | float) else ""
-    rows = manifest.get("rows") or 0
-    return created, took, size(manifest.get("bytes") or 0), f"{rows:,} rows" if rows else ""
+    return created, took, size(manifest.get("bytes") or 0)
 
 
 def _warnings(plans: Sequence[NodePlan]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from pipeline.commands.look import write_report
-from pipeline.commands.text import counts_text, duration, size, table
+from pipeline.commands.text import duration, flow, table, terminal_width
 from pipeline.drawing import draw
 from pipeline.graph import Graph, Selection
 from pipeline.local_services import LocalServices
@@ -56,7 +56,7 @@ def run_command(
             outcome = run(graph, store, services, selection=selection, force=force, stop=stop)
         finally:
             services.close()
-        _print_outcome(outcome, catalog, overrides)
+        _print_outcome(outcome, catalog, overrides, config.tracking.enabled)
         if verbose and outcome.state == "failed":
             print(said_aside(aside), file=sys.stderr)
         if outcome.state == "interrupted":
@@ -204,10 +204,12 @@ def end_now(code: int) -> None:
     os._exit(code)
 
 
-def _print_outcome(outcome: RunOutcome, catalog: Catalog, overrides: Sequence[str]) -> None:
+def _print_outcome(
+    outcome: RunOutcome, catalog: Catalog, overrides: Sequence[str], tracked: bool
+) -> None:
     """The table, the summary, what failed and what to do next."""
     rows = [_row(node) for node in outcome.nodes]
-    print("\n".join(table(("node", "state", "time", "in -> out"), rows)))
+    print("\n".join(table(("node", "state", "time", "in -> out"), rows, terminal_width())))
     summary = catalog.summary(outcome.figures)
     if summary:
         print("\n" + "\n".join(summary))
@@ -219,24 +221,27 @@ def _print_outcome(outcome: RunOutcome, catalog: Catalog, overrides: Sequence[st
     if outcome.state == "interrupted":
         print("clozeline: interrupted; the same command goes on from here", file=sys.stderr)
     elif made:
-        command = shlex.join(["clozeline", "show", made[-1], *overrides])
-        print(f"\n{command}: its figures and report; clozeline ui: all runs")
+        print("\n" + "\n".join(_next(made[-1], overrides, tracked)))
+    elif outcome.state == "done":
+        print("\nnothing to make: all of it was there")
+
+
+def _next(node: str, overrides: Sequence[str], tracked: bool) -> Iterator[str]:
+    """What to look at now."""
+    tracking = [word for word in overrides if word.startswith("tracking")]
+    commands = {
+        shlex.join(["clozeline", "show", node, *overrides]): "figures and report of one node",
+    }
+    if tracked:
+        ui = shlex.join(["clozeline", "ui", *tracking])
+        commands[ui] = "all runs, curves and reports in a browser"
+    width = max(map(len, commands))
+    for command, what in commands.items():
+        yield f"{command:<{width}}  {what}"
 
 
 def _row(outcome: NodeOutcome) -> tuple[str, str, str, str]:
     ran = outcome.state in ("made", "failed", "interrupted")
     took = duration(outcome.seconds) if ran else "-"
-    flow = "" if outcome.artifact is None else _flow(outcome.artifact)
-    return (outcome.node, outcome.state.replace("_", " "), took, flow)
-
-
-def _flow(artifact: Artifact) -> str:
-    """What came in and what went out; for a node that counts nothing, how much it made."""
-    manifest = artifact.manifest
-    counts: Mapping[str, int] = manifest.get("counts") or {}
-    if counts:
-        return counts_text(counts, str(manifest.get("unit") or ""))
-    if manifest.get("flow"):
-        return str(manifest["flow"])
-    rows = f"{manifest['rows']:,} rows, " if manifest.get("rows") else ""
-    return f"-> {rows}{size(manifest.get('bytes') or 0)}"
+    went = "" if outcome.artifact is None else flow(outcome.artifact.manifest)
+    return (outcome.node, outcome.state.replace("_", " "), took, went)

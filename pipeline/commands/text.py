@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.stage import Json
 
+LEAST_LAST_COLUMN = 30
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as they have to be; columns that are empty throughout are left out."""
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output is; None when it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+) -> Iterator[str]:
+    """Columns as wide as they have to be; columns that are empty throughout are left out.
+
+    With a `width` the last column is broken into lines, so that no line is longer (unless the
+    other columns leave it less than `LEAST_LAST_COLUMN`).
+    """
     used = [i for i in range(len(header)) if any(row[i] for row in rows)]
-    widths = [max(len(line[i]) for line in (header, *rows)) for i in used]
+    if not used:
+        return
+    widths = [max(len(line[i]) for line in (header, *rows)) for i in used[:-1]]
+    before = sum(widths) + 2 * len(widths)
+    room = None if width is None else max(width - before, LEAST_LAST_COLUMN)
     for line in (header, *rows):
-        cells = (f"{line[i]:<{width}}" for i, width in zip(used, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+        cells = [f"{line[i]:<{wide}}" for i, wide in zip(used, widths, strict=False)]
+        last = line[used[-1]]
+        broken = [last] if room is None else textwrap.wrap(last, room) or [""]
+        yield "  ".join([*cells, broken[0]]).rstrip()
+        for rest in broken[1:]:
+            yield " " * before + rest
 
 
 def duration(seconds: float) -> str:
@@ -59,3 +84,22 @@ def counts_text(counts: Mapping[str, int], unit: str = "") -> str:
     ]
     named = " -> ".join(ends) + (f" {unit}" if unit else "")
     return named + (f" ({', '.join(reasons)})" if reasons else "")
+
+
+def flow(manifest: Mapping[str, Json]) -> str:
+    """What came in and what went out; for a node that counts nothing, how much it made."""
+    counts: Mapping[str, int] = manifest.get("counts") or {}
+    if counts:
+        return counts_text(counts, str(manifest.get("unit") or ""))
+    if manifest.get("flow"):
+        return str(manifest["flow"])
+    rows = f"{manifest['rows']:,} rows, " if manifest.get("rows") else ""
+    return f"-> {rows}{size(manifest.get('bytes') or 0)}"
+
+
+NUMBER = re.compile(r"[-+]?[0-9][0-9.,]*([eE][-+]?[0-9]+)?( ?%| [a-zA-Z/]{1,8})?|")
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell is read from the right: "1,234", "12.5 %", "3.4 MB", or nothing."""
+    return NUMBER.fullmatch(text) is not None

@@ -91,7 +91,12 @@ def test_on_a_terminal_a_live_line_for_each_node(monkeypatch: pytest.MonkeyPatch
 def test_one_line_says_counts_rate_and_time_left() -> None:
     count = Count(total=8, unit="shards", done=5, before=3, started=100.0)
     count.figures = {"loss": 5.3125, "tokens/s": 27_000}
-    assert count.text(104.0) == "5/8 shards, 0.5/s, 0:06 left, loss 5.31, tokens/s 27,000"
+    said = "5/8 shards, 0.5 shards/s, 0:06 left, loss 5.31, 27,000 tokens/s"
+    assert count.text(104.0) == said
+    # Between two counts the rate stays, and the time left goes down.
+    count.counted = 104.0
+    assert count.text(106.0) == said.replace("0:06", "0:04")
+    assert "0:00 left" in count.text(200.0)
     assert Count(total=2, unit="x", done=1, started=0.0).text(60.0) == "1/2 x, 60 s each, 1:00 left"
     assert Count(unit="rows").text(1.0) == "0 rows"
 

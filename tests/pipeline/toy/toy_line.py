@@ -34,8 +34,9 @@ def shard(context: Context) -> Result:
         context.output.write_bytes(name, f"{item} {context.node.config['seeds']['split']}".encode())
         context.progress.advance()
     return Result(
-        {"shards": ITEMS, "bytes_in": 1234567},
-        {"in": 10, "out": 9, "duplicate": 1},
+        figures={"shards": ITEMS, "bytes_in": 1234567},
+        counts={"in": 10, "out": 9, "duplicate": 1},
+        unit="documents",
         report=[Table("Files", ["name", "documents"], [["a.txt", 10]])],
         samples=["One document."],
     )
