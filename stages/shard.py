@@ -272,8 +272,8 @@ def _cuts(
         copies = int(np.count_nonzero(first))
         equal = f" (its {copies:,} documents are equal)" if copies > 1 else ""
         raise StageError(
-            f"the corpus holds one document only{equal}: NotNext pairs and a validation split need at "
-            "least two. Give more documents, or split it (corpus.format=sentences: a blank line "
+            f"the corpus holds one document only{equal}: NotNext pairs and a validation split need "
+            "at least two. Give more documents, or split it (corpus.format=sentences: a blank line "
             "between documents)"
         )
     for side, least in (("validation", LEAST_VALIDATION_DOCUMENTS), ("train", 1)):
