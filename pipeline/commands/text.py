@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.stage import Json
 
-
 LEAST_LAST_COLUMN = 30
 
 

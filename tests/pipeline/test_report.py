@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.report import count_rows, page, shown, unbalanced
@@ -83,6 +83,7 @@ def test_everything_is_on_the_page() -> None:
     assert "url(" not in page(NODE, manifest, result)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
 def test_text_is_never_markup(text: str) -> None:
     hostile = f"<script>alert('{text}')</script>&amp;\"><b>"

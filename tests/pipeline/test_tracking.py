@@ -128,13 +128,13 @@ def test_uri_of_an_unknown_kind_says_what_to_use(uri: str) -> None:
 
 def test_names_and_parameters() -> None:
     plain = TrackingConfig()
-    assert run_name(plain, []) is None
+    assert run_name(plain, []) == "default config"
     assert (
         run_name(plain, ["train.learning_rate=3e-4", "tracking.uri=x"])
         == "train.learning_rate=3e-4"
     )
     assert run_name(TrackingConfig(run_name="mine"), ["a=1"]) == "mine"
-    assert len(run_name(plain, ["x" * 500]) or "") == 100
+    assert len(run_name(plain, ["x" * 500])) == 100
     assert parameters({"a": {"b": [1, 2], "c": None}, "d": "text", "e": {}}) == {
         "a.b": "[1, 2]",
         "a.c": "null",
