@@ -454,7 +454,8 @@ def _sides_table(figures: Mapping[str, Any], sides: Mapping[str, list[Any]]) -> 
             *(f"{figures[f'largest_shard_over_mean/{side}']:.3f}" for side in sides),
         ],
     ]
-    return Table("What the shards hold", ["", *sides], rows)
+    names = ["training" if side == "train" else side for side in sides]
+    return Table("What the shards hold", ["", *names], rows)
 
 
 def _sizes_histogram(sides: Mapping[str, list[Any]]) -> Histogram:
