@@ -18,7 +18,7 @@ import numpy as np
 from model.config import BertConfig
 from pipeline.channel import Channel, Sender
 from pipeline.digest import tensors_digest
-from pipeline.stage import Context, Interrupted, Result, StageError
+from pipeline.stage import Context, Interrupted, Result, StageError, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ModelConfig, RoundingConfig
 from stages.nodes import nodes_room, say_if_busy, share_per_worker
@@ -44,7 +44,28 @@ def run(context: Context) -> Result:
         figures=figures,
         flow=f"{context.inputs['mask'].manifest['rows']:,} rows -> {figures['steps']:,} steps, "
         f"{figures['tokens_seen']:,} tokens, {figures['parameters']:,} parameters",
+        report=[_report_table(figures)],
     )
+
+
+REPORTED = {
+    "parameters": ("parameters", "{:,}"),
+    "steps": ("optimiser steps", "{:,}"),
+    "tokens_seen": ("tokens seen", "{:,}"),
+    "resumed_from": ("resumed from step", "{:,}"),
+    "train/loss": ("loss of the last steps", "{:.3f} nats"),
+    "train/mlm_loss": ("... of masked tokens", "{:.3f} nats"),
+    "train/nsp_loss": ("... of the next sentence", "{:.3f} nats"),
+    "validation/mlm_loss": ("held-out loss of masked tokens", "{:.3f} nats"),
+    "validation/nsp_loss": ("held-out loss of the next sentence", "{:.3f} nats"),
+    "train/tokens_per_second": ("speed at the end", "{:,.0f} tokens/s"),
+}
+
+
+def _report_table(figures: Mapping[str, Any]) -> Table:
+    known = [(words, form, figures[n]) for n, (words, form) in REPORTED.items() if n in figures]
+    rows = [[words, form.format(value)] for words, form, value in known]
+    return Table("Training (the curves are in MLflow)", ["what", "value"], rows)
 
 
 def _train(context: Context) -> None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,13 @@ PIECE_BYTES = 32_000_000
 
 PIECE_ROW_GROUP = 256
 ROW_GROUP_ROWS = 1024
-EXAMPLES = 20
-"""Quarantined records kept for the report."""
+EXAMPLES_A_REASON = 5
+"""Quarantined records kept for the report, so that a common reason hides no rare one."""
+
+SENTENCE_BIN, SENTENCE_BINS = 20, 25
+"""Bytes a bar, and bars, of the histogram of sentences; the last bar takes all longer ones."""
+
+SAMPLE_CHARACTERS = 400
 
 LEAST_VALIDATION_DOCUMENTS = 2
 
@@ -197,7 +201,11 @@ class _Tally:
         self.rejects.update({reason: n for reason, n in reasons.items() if n})
 
     def quarantine(self, examples: list[dict[str, str]]) -> None:
-        self.examples = (self.examples + examples)[:EXAMPLES]
+        kept = Counter(example["reason"] for example in self.examples)
+        for example in examples:
+            if kept[example["reason"]] < EXAMPLES_A_REASON:
+                kept[example["reason"]] += 1
+                self.examples.append(example)
 
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -326,6 +334,8 @@ class Merger:
             **shard.counts,
             "bytes": pc.sum(pc.binary_length(rows["text"])).as_py() or 0,
             "sentences": len(rows["sentence_ends"].combine_chunks().values),
+            "document_sizes": document_sizes(rows),
+            "sentence_sizes": sentence_sizes(rows),
         }
         # Where documents came from stands outside the content: a moved file changes no shard.
         write_table(
@@ -354,6 +364,26 @@ class Merger:
                     mine &= keys < np.uint64(job["high"])
                 mine &= table["validation"].to_numpy(zero_copy_only=False) == wanted
                 yield table.filter(pa.array(mine)).drop_columns(["size"])
+
+
+def document_sizes(rows: pa.Table) -> list[int]:
+    """How many rows have 2**(i - 10) to 2**(i - 9) kB of text, by i."""
+    sizes = pc.binary_length(rows["text"]).to_numpy()
+    doublings = np.floor(np.log2(np.maximum(sizes, 1) / 1000)).astype(np.int64)
+    return list(np.bincount(np.maximum(doublings + 10, 0)).tolist())
+
+
+def sentence_sizes(rows: pa.Table) -> list[int]:
+    """[SENTENCE_BINS] how many sentences have i * SENTENCE_BIN bytes and more, white space too."""
+    ends = rows["sentence_ends"].combine_chunks()
+    values = ends.flatten().to_numpy().astype(np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), values[:-1]])[: len(values)]
+    offsets = ends.offsets.to_numpy()
+    firsts = (offsets - offsets[0])[:-1]
+    # A row without sentences would name the first sentence of the next one, which is as well.
+    starts[firsts[firsts < len(values)]] = 0
+    bins = np.minimum((values - starts) // SENTENCE_BIN, SENTENCE_BINS - 1)
+    return list(np.bincount(bins, minlength=SENTENCE_BINS).tolist())
 
 
 def _result(context: Context, config: CorpusConfig, tally: _Tally) -> Result:
@@ -393,25 +423,82 @@ def _result(context: Context, config: CorpusConfig, tally: _Tally) -> Result:
     }
     quarantine = json.dumps(tally.examples, indent=1, ensure_ascii=False).encode()
     context.output.write_bytes("quarantine.json", quarantine, content=False)
-    sizes = [p.figures["bytes"] / 1e6 for p in sides["train"]]
-    counted, edges = np.histogram(sizes, bins=min(20, max(1, math.isqrt(len(sizes)) * 4)))
     return Result(
         figures=figures,
         counts=counts,
         unit="documents",
         report=[
+            _sides_table(figures, sides),
+            _sizes_histogram(sides),
+            _sentences_histogram(sides),
+            _cleaning_table(tally),
+            _examples_table(tally),
             Table(
-                "Documents that were left out (examples)",
-                ["reason", "source", "where", "detail", "snippet"],
-                [
-                    [e["reason"], e["source"], e["where"], e["detail"], e["snippet"]]
-                    for e in tally.examples
-                ],
+                "Where the time went",
+                ["step", "seconds, all CPUs together"],
+                [[step, round(value, 2)] for step, value in seconds.items()],
             ),
-            Histogram("Training shards by size", edges.tolist(), counted.tolist(), "MB"),
         ],
         samples=_samples(context, parts),
     )
+
+
+def _sides_table(figures: Mapping[str, Any], sides: Mapping[str, list[Any]]) -> Table:
+    rows: list[list[Any]] = [
+        ["documents", *(figures[f"documents/{side}"] for side in sides)],
+        ["sentences", *(sum(p.figures["sentences"] for p in shards) for shards in sides.values())],
+        ["text", *(f"{figures[f'bytes/{side}'] / 1e6:,.2f} MB" for side in sides)],
+        ["shards", *(figures[f"shards/{side}"] for side in sides)],
+        [
+            "largest shard over their mean",
+            *(f"{figures[f'largest_shard_over_mean/{side}']:.3f}" for side in sides),
+        ],
+    ]
+    names = ["training" if side == "train" else side for side in sides]
+    return Table("What the shards hold", ["", *names], rows)
+
+
+def _sizes_histogram(sides: Mapping[str, list[Any]]) -> Histogram:
+    counted = _summed(p.figures["document_sizes"] for shards in sides.values() for p in shards)
+    first = next((i for i, n in enumerate(counted) if n), 0)
+    edges = [2.0 ** (i - 10) for i in range(first, len(counted) + 1)]
+    return Histogram("Documents by size", edges, counted[first:], "kB, doubling")
+
+
+def _sentences_histogram(sides: Mapping[str, list[Any]]) -> Histogram:
+    counted = _summed(p.figures["sentence_sizes"] for shards in sides.values() for p in shards)
+    edges = [float(SENTENCE_BIN * i) for i in range(SENTENCE_BINS + 1)]
+    return Histogram("Sentences by length", edges, counted, "bytes; the last bar: all longer ones")
+
+
+def _summed(histograms: Iterable[list[int]]) -> list[int]:
+    return [sum(bins) for bins in itertools.zip_longest(*histograms, fillvalue=0)]
+
+
+CLEANED = {
+    "controls": "control characters removed",
+    "invisible": "invisible characters removed",
+    "spaces": "tabs and special spaces made plain spaces",
+    "line_breaks": "line breaks of other systems made newlines",
+    "white_space": "white space that was too much removed",
+    "joined_lines": "hard-wrapped lines joined",
+    "nfc_documents": "documents composed (Unicode NFC)",
+}
+
+
+def _cleaning_table(tally: _Tally) -> Table:
+    rows = [[words, tally.cleaning[step]] for step, words in CLEANED.items()]
+    return Table("What cleaning did", ["step", "times"], [row for row in rows if row[1]])
+
+
+def _examples_table(tally: _Tally) -> Table:
+    columns = ("reason", "source", "where", "detail", "snippet")
+    used = [c for c in columns if any(e[c] for e in tally.examples)]
+    rows = [
+        [e[c].replace("_", " ") if c == "reason" else e[c] for c in used] for e in tally.examples
+    ]
+    rows.sort(key=lambda row: str(row[0]))
+    return Table("Examples of what was left out", used, rows)
 
 
 def _samples(context: Context, parts: Mapping[str, Any]) -> list[str]:
@@ -419,4 +506,10 @@ def _samples(context: Context, parts: Mapping[str, Any]) -> list[str]:
     name = next(iter(sorted(n for n in parts if n.startswith("train-"))))
     with pq.ParquetFile(context.output.fs.open_input_file(f"{context.output.data}/{name}")) as file:
         batch = next(file.iter_batches(batch_size=5, columns=["text"]))
-    return [str(text)[:400] for text in batch.column(0).to_pylist()]
+    return [_beginning(str(text)) for text in batch.column(0).to_pylist()]
+
+
+def _beginning(text: str) -> str:
+    if len(text) <= SAMPLE_CHARACTERS:
+        return text
+    return text[:SAMPLE_CHARACTERS].rsplit(maxsplit=1)[0] + " …"
