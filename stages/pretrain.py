@@ -21,7 +21,7 @@ from pipeline.digest import tensors_digest
 from pipeline.stage import Context, Interrupted, Result, StageError
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ModelConfig, RoundingConfig
-from stages.nodes import nodes_room, say_if_busy, share_per_worker
+from stages.nodes import nodes_room, say_if_busy, share_per_worker, watch_room
 from stages.tables import shard_files
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
@@ -88,7 +88,8 @@ def _train(context: Context) -> None:
             ),
         )
         try:
-            result = trainer.fit()
+            with watch_room(context, workers, cpus, float(use_gpu)):
+                result = trainer.fit()
         except Exception as error:
             context.stop.check()
             raise _readable(error) from error
