@@ -48,9 +48,6 @@ def run(context: Context) -> Result:
 
 
 def _train(context: Context) -> None:
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
     cluster = context.node.settings["cluster"]
     workers = cluster["train_workers"]
     use_gpu = cluster["device"] != "cpu" and context.granted.gpus >= workers
@@ -64,7 +61,23 @@ def _train(context: Context) -> None:
             f"{workers} workers and {context.granted.gpus:g} GPUs: training on CPUs. Lower "
             "cluster.train_workers to train on GPUs"
         )
-    cpus = cluster["cpus_per_worker"] or share_per_worker(
+    for round_ in range(MAX_FAILURES + 1):
+        if not _fit(context, workers, use_gpu, round_):
+            return
+        # The workers were told to stop, or lost the way to the driver with a node: a checkpoint
+        # is written in both cases.
+        if context.stop.is_set():
+            break
+        context.progress.note("a node was lost; goes on from the checkpoint")
+    raise Interrupted("training was asked to stop; its checkpoint is written")
+
+
+def _fit(context: Context, workers: int, use_gpu: bool, round_: int) -> bool:
+    """Train until the end or a stop; returns whether it was stopped."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    cpus = context.node.settings["cluster"]["cpus_per_worker"] or share_per_worker(
         workers, context.granted.cpus, nodes_room(), gpus=float(use_gpu)
     )
     say_if_busy(context, workers * cpus)
@@ -79,7 +92,7 @@ def _train(context: Context) -> None:
             ),
             run_config=RunConfig(
                 # The attempt is in the name: our checkpoints say where to go on, not Ray's.
-                name=f"{context.output.run_name}-{context.attempt}",
+                name=f"{context.output.run_name}-{context.attempt}-{round_}",
                 storage_path=f"{context.output.work}/ray_train",
                 storage_filesystem=None if context.output.is_local else context.output.fs,
                 failure_config=FailureConfig(
@@ -95,8 +108,7 @@ def _train(context: Context) -> None:
             raise _readable(error) from error
     if result.return_value is not None and "failed" in result.return_value:
         raise StageError(result.return_value["failed"])
-    if result.return_value is None or result.return_value.get("stopped"):
-        raise Interrupted("training was asked to stop; its checkpoint is written")
+    return result.return_value is None or bool(result.return_value.get("stopped"))
 
 
 @dataclasses.dataclass(frozen=True)
