@@ -21,7 +21,7 @@ from pipeline.digest import tensors_digest
 from pipeline.stage import Context, Interrupted, Result, StageError, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ModelConfig, RoundingConfig
-from stages.nodes import nodes_room, say_if_busy, share_per_worker
+from stages.nodes import nodes_room, say_if_busy, share_per_worker, watch_room
 from stages.tables import shard_files
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
@@ -69,9 +69,6 @@ def _report_table(figures: Mapping[str, Any]) -> Table:
 
 
 def _train(context: Context) -> None:
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-
     cluster = context.node.settings["cluster"]
     workers = cluster["train_workers"]
     use_gpu = cluster["device"] != "cpu" and context.granted.gpus >= workers
@@ -85,7 +82,23 @@ def _train(context: Context) -> None:
             f"{workers} workers and {context.granted.gpus:g} GPUs: training on CPUs. Lower "
             "cluster.train_workers to train on GPUs"
         )
-    cpus = cluster["cpus_per_worker"] or share_per_worker(
+    for round_ in range(MAX_FAILURES + 1):
+        if not _fit(context, workers, use_gpu, round_):
+            return
+        # The workers were told to stop, or lost the way to the driver with a node: a checkpoint
+        # is written in both cases.
+        if context.stop.is_set():
+            break
+        context.progress.note("a node was lost; goes on from the checkpoint")
+    raise Interrupted("training was asked to stop; its checkpoint is written")
+
+
+def _fit(context: Context, workers: int, use_gpu: bool, round_: int) -> bool:
+    """Train until the end or a stop; returns whether it was stopped."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    cpus = context.node.settings["cluster"]["cpus_per_worker"] or share_per_worker(
         workers, context.granted.cpus, nodes_room(), gpus=float(use_gpu)
     )
     say_if_busy(context, workers * cpus)
@@ -100,7 +113,7 @@ def _train(context: Context) -> None:
             ),
             run_config=RunConfig(
                 # The attempt is in the name: our checkpoints say where to go on, not Ray's.
-                name=f"{context.output.run_name}-{context.attempt}",
+                name=f"{context.output.run_name}-{context.attempt}-{round_}",
                 storage_path=f"{context.output.work}/ray_train",
                 storage_filesystem=None if context.output.is_local else context.output.fs,
                 failure_config=FailureConfig(
@@ -109,14 +122,14 @@ def _train(context: Context) -> None:
             ),
         )
         try:
-            result = trainer.fit()
+            with watch_room(context, workers, cpus, float(use_gpu)):
+                result = trainer.fit()
         except Exception as error:
             context.stop.check()
             raise _readable(error) from error
     if result.return_value is not None and "failed" in result.return_value:
         raise StageError(result.return_value["failed"])
-    if result.return_value is None or result.return_value.get("stopped"):
-        raise Interrupted("training was asked to stop; its checkpoint is written")
+    return result.return_value is None or bool(result.return_value.get("stopped"))
 
 
 @dataclasses.dataclass(frozen=True)
