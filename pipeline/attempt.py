@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import threading
 import time
 import traceback
@@ -227,6 +229,7 @@ class Attempt:
         spoken = isinstance(error, StageError | UserError)
         message = str(error) if spoken else _headline(error)
         trace = "" if spoken else "".join(traceback.format_exception(error))
+        message += self._cause(f"{message}\n{trace}")
         self.close("failed", trace or message)
         if isinstance(error, SupersededError):
             return message
@@ -236,6 +239,27 @@ class Attempt:
         except OSError as problem:
             return f"{message} (and no record of it could be kept: {problem})"
         return message if spoken else f"{message} (traceback in {path})"
+
+    def _cause(self, said: str) -> str:
+        """What may lie behind a failure and is outside of the stage: a full disk, damaged input."""
+        if os.strerror(errno.ENOSPC) in said:
+            return (
+                f"; the disk of the store {self.store.location} or of the temporary folder is "
+                "full: make room and run again, what was made stays"
+            )
+        for artifact in self.inputs.values():
+            try:
+                wrong = artifact.damage(lambda name: name in said)
+            except OSError as problem:
+                wrong = {"files": str(problem)}
+            if wrong:
+                files = ", ".join(f"{name} ({what})" for name, what in sorted(wrong.items())[:3])
+                return (
+                    f"; its input {artifact.node} is damaged: {files} in "
+                    f"{artifact.data}. To make it anew: clozeline run --only {artifact.node} "
+                    "--force, with the same overrides"
+                )
+        return ""
 
     def _outcome(
         self,

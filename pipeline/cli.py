@@ -28,6 +28,7 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 3
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    open_closed_streams()
     try:
         code = _main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -45,6 +46,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         # A store that is full or cannot be written to, a file that may not be read.
         return _say(error, FAILED)
+
+
+def open_closed_streams() -> None:
+    """Give a process that was started with closed standard streams (`>&-`) empty ones.
+
+    Otherwise the next file that is opened, a database say, gets their number, and what native code
+    prints goes into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is the one that is given.
+            os.open(os.devnull, os.O_RDWR)
+            if getattr(sys, name) is None:
+                mode = "r" if name == "stdin" else "w"
+                setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 def _say(error: Exception, code: int) -> int:

@@ -80,6 +80,9 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
     if isinstance(listing, DocsListing):
         for absent in listing.missing:
             context.progress.note(f"corpus.distributions: {absent.path} left out: {absent.reason}")
+    elif listing.skipped:
+        first = ", ".join(f"{s.path} ({s.reason})" for s in listing.skipped[:3])
+        context.progress.note(f"{len(listing.skipped)} files are not read: {first}")
     done = scratch_names(context.output, "read")
     missing = [job for job in jobs if f"{job['number']:05d}.json" not in done]
     size, left = sum(s.bytes for s in work), sum(job["split"]["bytes"] for job in missing)
@@ -127,7 +130,9 @@ class Reader:
         for batch in read(split, options):
             tally.seconds["read"] += time.perf_counter() - began
             table = self._rows(batch, split, tally)
-            held.append(table)
+            # A piece without rows has no smallest and largest key for the merge to look at.
+            if table.num_rows:
+                held.append(table)
             held_bytes += table["text"].nbytes
             if held_bytes >= PIECE_BYTES:
                 tally.pieces.append(self._write(number, len(tally.pieces), held))
@@ -236,7 +241,7 @@ def _check_readable(tally: _Tally, settings: Mapping[str, Any]) -> None:
     if share > settings["max_unreadable_share"]:
         reasons = ", ".join(f"{n} {r}" for r, n in tally.rejects.items() if r in UNREADABLE)
         examples = "; ".join(
-            f"{e['source']} {e['where']}: {e['detail']}" for e in tally.examples[:3]
+            f"{e['source']} {e['where']}".strip() + f": {e['detail']}" for e in tally.examples[:3]
         )
         raise StageError(
             f"{bad} of {tally.counts['in']} documents could not be read ({reasons}), more than "

@@ -99,9 +99,10 @@ def runner(corpus: Path, folder: Path) -> Run:
     def run(
         *words: str, cwd: Path = folder, check: int | None = 0
     ) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pipeline", words[0], *words[1:]]
+        command = [sys.executable, "-m", "pipeline", words[0]]
         if words[0] in ("run", "plan", "status", "why"):
             command += [*SMALL, f"corpus.paths=['{corpus}']"]
+        command += words[1:]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             command,

@@ -125,6 +125,27 @@ def test_a_crash_leaves_its_traceback_beside(run: Run) -> None:
     assert "toy_graph.py" in record["traceback"]
 
 
+def test_a_full_disk_is_named(run: Run) -> None:
+    ran = run({"settings": {"behave": ["count/long:hope.txt:full"]}})
+    (failed,) = [n for n in ran.outcome.nodes if n.state == "failed"]
+    assert "is full" in failed.message and ran.store.location in failed.message
+    assert run().outcome.exit_code == 0
+
+
+def test_damaged_input_is_named_with_the_mend(run: Run) -> None:
+    before = run()
+    part = before.artifact("count/long").local_path("hope.txt")
+    part.write_bytes(part.read_bytes()[:-3])
+    ran = run({"versions": {"total": 2}})
+    (failed,) = [n for n in ran.outcome.nodes if n.state == "failed"]
+    for words in ("count/long is damaged", "hope.txt", "bytes instead of", "--only count/long"):
+        assert words in failed.message
+    assert run(only=["count/long"], force=True).outcome.exit_code == 0
+    again = run({"versions": {"total": 2}})
+    assert again.made == ["total"]
+    assert again.artifact("total").output_digest == before.artifact("total").output_digest
+
+
 def test_a_failed_node_goes_on_from_its_parts_but_not_after_the_code_changed(run: Run) -> None:
     broken = {"settings": {"behave": ["count/long:nobody.txt:fail"]}}
     run(broken)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -215,6 +216,17 @@ def test_second_signal_ends_at_once(tmp_path: Path) -> None:
     assert process.returncode == 3
     assert time.monotonic() - began < 3
     assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams(tmp_path: Path, closed: str) -> None:
+    command = shlex.join([sys.executable, str(TOY / "toy_line.py"), "run", UNTRACKED])
+    done = subprocess.run(
+        ["sh", "-c", f"{command} {closed}"], cwd=tmp_path, env=ENVIRONMENT, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert set(states(tmp_path).values()) == {"cached"}
 
 
 def test_store_that_cannot_be_written(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ As a program it runs the graph in a process of its own, so that tests can kill i
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -105,6 +106,8 @@ def behave(context: Context, part: str) -> None:
             raise StageError(f"{part} is broken")
         if what == "crash":
             raise ZeroDivisionError("first line\nlast line")
+        if what == "full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), part)
         if what == "other":
             write(context, f"{part}-{secrets.token_hex(4)}", "something else")
         if what == "hang":

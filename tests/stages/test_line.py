@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import ROOT, SENTENCES, SMALL, Line, Run
+from tests.conftest import ROOT, SENTENCES, SMALL, Line, Run, documents
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +50,8 @@ def test_line(line: Line, clozeline: Run, tmp_path: Path) -> None:
     ]
     for word in ("NotNext 50.0", "unigram", "NSP accuracy", "[MASK]"):
         assert word in line.output
+
+    assert "Warning" not in line.output
 
     # Nothing lost: in = out + reasons, and each pair label balanced in each shard.
     for manifest in made.values():
@@ -147,6 +150,37 @@ def test_interrupted_training_resumes_to_the_bit(
     resumed = manifests(shot)["pretrain/64"]
     assert resumed["output_digest"] == calm["output_digest"]
     assert resumed["figures"]["train/loss"] == calm["figures"]["train/loss"]
+
+
+@pytest.mark.timeout(300)
+def test_damaged_input_is_counted(clozeline: Run, tmp_path: Path) -> None:
+    """What cannot be read stands under a reason; nothing hangs, nothing else is lost."""
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    texts = [" ".join(doc) for doc in documents(60)]
+    good = [json.dumps({"text": text}) for text in texts]
+    long = json.dumps({"text": " ".join(texts) * 60})
+    bad = ['{"text": 5}', '{"other": "x"}', "[1]", '{"text": "half a li']
+    (folder / "a.jsonl").write_text("\n".join([*good[:40], long, *bad]), encoding="utf-8")
+    half = gzip.compress("\n".join(good[40:50]).encode())
+    (folder / "b.jsonl.gz").write_bytes(half[: len(half) // 2])
+    (folder / "c.txt").write_bytes(b"caf\xe9 " + texts[50].encode())
+    for name in ("d.jsonl", "e.jsonl.gz", "f.parquet"):
+        (folder / name).touch()
+    (folder / "g.txt").write_text("Short.")
+    os.mkfifo(folder / "h.jsonl")
+    (folder / "i.jsonl").symlink_to(tmp_path / "nowhere")
+    words = ["corpus=jsonl", "corpus.format=auto", f"corpus.paths=['{folder}']"]
+    words += ["--until", "shard", "tracking.enabled=false"]
+    few = clozeline("run", *words, check=1)
+    assert "corpus.max_unreadable_share" in few.stderr and "a.jsonl line 42" in few.stderr
+    done = clozeline("run", *words, "corpus.max_unreadable_share=0.5")
+    assert "h.jsonl" in done.stderr and "i.jsonl" in done.stderr
+    counts = dict(manifests(tmp_path / "runs/store")["shard"]["counts"])
+    assert counts.pop("in") == sum(counts.values())
+    assert counts["undecodable"] == 1 and counts["too_short"] == 1
+    assert counts["malformed_json"] == 2 and counts["not_text"] == 1
+    assert 41 <= counts["out"] <= 51
 
 
 def test_ids_match_the_vocabulary(line: Line) -> None:
