@@ -50,8 +50,9 @@ class RunOutcome:
 
     @property
     def figures(self) -> dict[str, dict[str, Json]]:
-        """By node name, for `Catalog.summary`."""
-        return {n.node: dict(n.artifact.figures) for n in self.nodes if n.artifact is not None}
+        """By node name, for `Catalog.summary`; `path`: where the node's files lie now."""
+        found = ((n.node, n.artifact) for n in self.nodes if n.artifact is not None)
+        return {node: {**artifact.figures, "path": artifact.data} for node, artifact in found}
 
 
 def run(

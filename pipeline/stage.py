@@ -125,7 +125,10 @@ class Catalog(Protocol):
         ...
 
     def summary(self, figures: Mapping[str, Mapping[str, Json]]) -> list[str]:
-        """Lines printed after a run, from the figures of each node's manifest, by node name."""
+        """Lines printed after a run, from the figures of each node's manifest, by node name.
+
+        Beside them stands `path`: the folder of the node's files.
+        """
         ...
 
 

@@ -39,7 +39,6 @@ def run(context: Context) -> Result:
         context.output.write_bytes(name, data)
         context.progress.advance(1)
     figures: dict[str, Any] = {
-        "folder": context.output.data,
         "parameters": sum(tensor.numel() for tensor in weights.values()),
         "bytes": sum(len(data) for data in files.values()),
         "architecture": described["architectures"][0],

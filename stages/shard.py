@@ -277,9 +277,11 @@ def _cuts(
     }
     total = sum(documents.values())
     if total < 2:
+        copies = int(np.count_nonzero(first))
+        equal = f" (its {copies:,} documents are equal)" if copies > 1 else ""
         raise StageError(
-            "the corpus holds one document only: NotNext pairs and a validation split need at "
-            "least two. Give more documents, or split it (corpus.format=sentences: a blank line "
+            f"the corpus holds one document only{equal}: NotNext pairs and a validation split "
+            "need at least two. Give more documents, or split it (corpus.format=sentences: a blank line "
             "between documents)"
         )
     for side, least in (("validation", LEAST_VALIDATION_DOCUMENTS), ("train", 1)):

@@ -23,7 +23,7 @@ def summary_lines(figures: Mapping[str, Figures]) -> list[str]:
         lines += _evaluate(figures["evaluate"])
     if "export" in figures:
         lines += [
-            ("model", str(figures["export"].get("folder"))),
+            ("model", str(figures["export"]["path"])),
             ("", "transformers loads it: AutoModelForPreTraining.from_pretrained(that folder)"),
         ]
     width = max((len(what) for what, _ in lines), default=0)

@@ -6,9 +6,11 @@ import gzip
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,8 @@ def test_line(line: Line, clozeline: Run, tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
     assert set(states(clozeline("plan", "--json")).values()) == {"cached"}
     assert "made" not in again.stderr
+    # This store is a copy: what is printed is where it lies now.
+    assert str(tmp_path / "runs/store/export") in again.stdout
 
     # A changed value makes stale what follows, and nothing before.
     changed = states(clozeline("plan", "--json", "mask.probability=0.2"))
@@ -150,6 +154,30 @@ def test_interrupted_training_resumes_to_the_bit(
     resumed = manifests(shot)["pretrain/64"]
     assert resumed["output_digest"] == calm["output_digest"]
     assert resumed["figures"]["train/loss"] == calm["figures"]["train/loss"]
+
+
+@pytest.mark.timeout(600)
+def test_two_workers_give_the_losses_of_one(line: Line, clozeline: Run, tmp_path: Path) -> None:
+    words = ["train.steps=50", "train.precision=float32", "train.log_every_steps=1"]
+    words += ["model.hidden_dropout=0", "model.attention_dropout=0"]
+    curves = []
+    for workers in (1, 2):
+        store = tmp_path / f"store-{workers}"
+        line.copy(store, without=["pretrain", "evaluate", "export"])
+        more = [f"store={store}", f"cluster.train_workers={workers}"]
+        clozeline("run", "--until", "pretrain", *words, *more)
+        run_id = manifests(store)["pretrain/64"]["tracking_run_id"]
+        with closing(sqlite3.connect(tmp_path / "runs/mlflow.db")) as database:
+            rows = database.execute(
+                "select step, value from metrics where run_uuid = ? and key = 'train/loss'",
+                (run_id,),
+            ).fetchall()
+        curves.append(dict(rows))
+    one, two = curves
+    assert set(range(1, 51)) <= set(one) and one.keys() == two.keys()
+    assert one[50] < one[1]
+    for step, loss in one.items():
+        assert two[step] == pytest.approx(loss, rel=1e-5), step
 
 
 @pytest.mark.timeout(300)
