@@ -37,6 +37,8 @@ ENVIRONMENT = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "0",
+    # A node's thread that outlives the run must not start a Ray of its own.
+    "RAY_ENABLE_AUTO_CONNECT": "0",
     # `uv run` would make Ray pack the whole folder for the workers and install anew there.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
 }

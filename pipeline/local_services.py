@@ -88,7 +88,10 @@ class LocalServices:
         """Print what became of a node, and take its live line away when it ended."""
         if event not in ("started", "waiting"):
             self._board.finish(node)
-        if event != "started":
+        if event == "started":
+            # Until the stage counts for itself: Ray and MLflow take seconds to start.
+            self._board.line(node).start(None, "")
+        else:
             self._board.print(event_line(node, event, text, artifact))
 
     def close(self) -> None:

@@ -49,12 +49,15 @@ def resolve_uri(config: TrackingConfig, cwd: Path) -> tuple[str, str | None]:
     return uri, location or (runs / "mlartifacts").as_uri()
 
 
-def run_name(config: TrackingConfig, overrides: Sequence[str]) -> str | None:
-    """The parent's name: as configured, else the overrides, else None (MLflow makes one up)."""
+DEFAULT_RUN = "default config"
+
+
+def run_name(config: TrackingConfig, overrides: Sequence[str]) -> str:
+    """The parent's name: as configured, else the overrides, else `DEFAULT_RUN`."""
     name = config.run_name or ", ".join(o for o in overrides if not o.startswith("tracking."))
     if len(name) > RUN_NAME_CHARACTERS:
         name = name[: RUN_NAME_CHARACTERS - 1] + "…"
-    return name or None
+    return name or DEFAULT_RUN
 
 
 def safe_name(name: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.parse
+import urllib.request
 from pathlib import Path
 from types import FrameType
 
@@ -53,7 +56,8 @@ def ui(config: TrackingConfig, cwd: Path, port: int) -> int:
         while not _answers(port) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.2)
         if process.poll() is None and not stopping:
-            print(f"MLflow: {address(port)}  (Ctrl-C ends it)", flush=True)
+            page = address(port, _experiment_id(port, config.experiment))
+            print(f"MLflow: {page}  (Ctrl-C ends it)", flush=True)
         errors = process.communicate()[1].decode(errors="replace")
         if not stopping and process.returncode:
             print(errors, file=sys.stderr)
@@ -64,9 +68,23 @@ def ui(config: TrackingConfig, cwd: Path, port: int) -> int:
             signal.signal(number, handler)
 
 
-def address(port: int) -> str:
-    """Where to look: MLflow's pages, in the mode that shows training runs."""
-    return f"http://127.0.0.1:{port}/#/experiments?workflowType=machine_learning"
+def address(port: int, experiment_id: str | None = None) -> str:
+    """Where to look: an experiment's runs (or all experiments), in the mode for training runs."""
+    place = f"/{experiment_id}/runs" if experiment_id else ""
+    return f"http://127.0.0.1:{port}/#/experiments{place}?workflowType=machine_learning"
+
+
+def _experiment_id(port: int, name: str) -> str | None:
+    """The id of an experiment, asked of the server itself; None when there is none yet."""
+    query = urllib.parse.urlencode({"experiment_name": name})
+    url = f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/get-by-name?{query}"
+    try:
+        # No proxy: this is loopback.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(url, timeout=START_SECONDS) as answer:
+            return str(json.load(answer)["experiment"]["experiment_id"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def ui_command(uri: str, artifact_location: str | None, port: int) -> list[str]:

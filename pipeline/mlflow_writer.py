@@ -278,18 +278,32 @@ class MlflowWriter:
     def _links(self, run: str, payload: list[list[str | None]]) -> None:
         """Tag the parent with each node's run, and describe them in its note.
 
-        An item is [node, state, our key or MLflow's id of the node's run or None].
+        An item is [node, state, our key or MLflow's id of the node's run or None, text].
         """
         tags: dict[str, str] = {}
-        lines = ["| node | state | run |", "|---|---|---|"]
-        for node, state, link in payload:
-            run_id = self._ids.get(link, link) if link else None
-            shown = "unknown"
+        lines = ["| node (its run) | state | in → out |", "|---|---|---|"]
+        for node, state, link, *rest in payload:
+            text = (rest[0] or "") if rest else ""
+            shown, run_id = self._linked(str(node), link)
             if run_id:
-                shown = f"[{run_id[:8]}](#/experiments/{self._experiment_id}/runs/{run_id})"
                 tags[f"{state}/{node}"] = run_id
-            lines.append(f"| {node} | {state} | {shown} |")
+            lines.append(f"| {shown} | {state} | {text.replace('->', '→').replace('|', '/')} |")
+        if any(state == "cached" for _, state, *_ in payload):
+            lines += ["", "cached: the link leads to the run that made it."]
         self._write_tags(self._ids[run], {**tags, "mlflow.note.content": "\n".join(lines)})
+
+    def _reads(self, run: str, payload: list[list[str | None]]) -> None:
+        """Say in a node's note what it reads: items are [node, id of the run that made it]."""
+        shown = [self._linked(str(node), link)[0] for node, link in payload]
+        self._write_tags(self._ids[run], {"mlflow.note.content": f"reads {', '.join(shown)}"})
+
+    def _linked(self, node: str, link: str | None) -> tuple[str, str | None]:
+        """Markdown that leads to a node's run, and the id of that run, where it is known."""
+        run_id = self._ids.get(link, link) if link else None
+        if not run_id:
+            return node, None
+        place = f"#/experiments/{self._experiment_id}/runs/{run_id}?workflowType=machine_learning"
+        return f"[{node}]({place})", run_id
 
     def _text(self, run: str, payload: dict[str, str]) -> None:
         self._client.log_text(self._ids[run], payload["text"], payload["path"])

@@ -34,7 +34,7 @@ class Record:
     """One thing to tell the server.
 
     Attributes:
-        kind: "open", "metrics", "params", "tags", "text", "inputs", "close" (see
+        kind: "open", "metrics", "params", "tags", "text", "inputs", "reads", "links", "close" (see
             `pipeline.mlflow_writer`), or "sent", which removes the file that its forerunners
             were read from.
         run: our own key of the run, known before the server gave it an id.

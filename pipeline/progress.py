@@ -45,6 +45,8 @@ class Count:
 
     def text(self, now: float) -> str:
         """One line: "300/800 steps, 15 steps/s, 0:33 left, loss 5.31, 27,000 tokens/s"."""
+        if self.total is None and not self.unit:
+            return "starting"
         amount = short(self.done)
         if self.total is not None:
             amount += f"/{short(self.total)}"
@@ -210,7 +212,9 @@ class Board:
             self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
             self._ticker.start()
         if not self._live:
-            self._print_plain(line, time.monotonic())
+            line.printed = time.monotonic()
+            if line.count.unit:
+                self._print_plain(line, line.printed)
             return
         if self._rich is None:
             self._rich = RichProgress(

@@ -21,8 +21,8 @@ HEIGHT = 160
 
 MOST_TICKS = 9
 
-# In a sample "[was→is]" or "[NAME]" is a place to look at.
-MARKED = re.compile(r"\[[^\[\]\s]+(?:→[^\[\]\s]+)?\]")
+# In a sample "[shown→meant]" is a place to look at.
+MARKED = re.compile(r"\[[^\[\]\s]+→[^\[\]\s]+\]")
 
 
 def page(node: Node, manifest: Mapping[str, Json], result: Result) -> str:
@@ -42,11 +42,11 @@ def page(node: Node, manifest: Mapping[str, Json], result: Result) -> str:
         node=node,
         manifest=manifest,
         result=result,
-        lead=flow(manifest) if manifest.get("counts") or manifest.get("flow") else "",
+        lead=_lead(manifest),
         facts=list(_facts(manifest)),
         unit=result.unit or manifest.get("unit") or "",
         counts=counts,
-        shares=[row for row in counts if row[0] != "in" and row[1]],
+        shares=[row for row in counts if row[0] != "in"],
         whole=result.counts.get("in", 0),
         unbalanced=unbalanced(result.counts),
         blocks=[_bars(b) if isinstance(b, Histogram) else _cells(b) for b in result.report],
@@ -93,6 +93,11 @@ def marked(text: str) -> Markup:
         pieces += [escape(text[end : found.start()]), Markup("<mark>{}</mark>").format(found[0])]
         end = found.end()
     return Markup("").join([*pieces, escape(text[end:])])
+
+
+def _lead(manifest: Mapping[str, Json]) -> str:
+    known = manifest.get("counts") or manifest.get("flow")
+    return flow(manifest).replace("->", "→") if known else ""
 
 
 def _facts(manifest: Mapping[str, Json]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pipeline.commands.text import flow
 from pipeline.config import TrackingConfig
 from pipeline.mlflow_names import numeric, parameters, resolve_uri, run_name, safe_name
 from pipeline.mlflow_ui import ui
@@ -172,13 +173,16 @@ class MlflowTracking:
         self._outbox: Outbox | None = None
         self._parent = uuid.uuid4().hex
         self._links: list[list[str | None]] = []
+        self._ends: frozenset[str] = frozenset()
         self._next_beat = 0.0
 
     def start_run(self, nodes: Sequence[Node]) -> None:
         """Open the parent run: parameters, the whole configuration, the graph."""
+        read = {name for node in nodes for name in (*node.inputs.values(), *node.watches.values())}
         with self._lock:
             if self._outbox is not None:
                 return
+            self._ends = frozenset(node.name for node in nodes) - read
             # Here, and not in the outbox's thread: two threads that import overlapping packages
             # at once can see half-made modules.
             try:
@@ -228,7 +232,8 @@ class MlflowTracking:
             "mlflow.source.name": node.stage.run,
             "mlflow.source.type": "LOCAL",
         }
-        datasets = []
+        datasets: list[dict[str, str]] = []
+        reads: list[list[str | None]] = []
         for role, artifact in inputs.items():
             manifest = artifact.manifest
             name = str(manifest.get("node", role))
@@ -240,12 +245,15 @@ class MlflowTracking:
                     "role": role,
                 }
             )
-            if manifest.get("tracking_run_id"):
-                tags[f"input.{role}"] = str(manifest["tracking_run_id"])
+            made_by = manifest.get("tracking_run_id")
+            reads.append([name, made_by])
+            if made_by:
+                tags[f"input.{role}"] = str(made_by)
         self._open(run.key, node.name, tags, self._parent, resumed_run_id)
         self._put("params", run.key, parameters({**node.config, **node.settings}))
         if datasets:
             self._put("inputs", run.key, datasets)
+            self._put("reads", run.key, reads)
         return run
 
     def node_finished(self, run: NodeRun, artifact: Artifact, result: Result) -> None:
@@ -276,7 +284,8 @@ class MlflowTracking:
         if result.samples:
             self._text(run.key, "samples.txt", "\n\n".join(result.samples) + "\n")
         self._end(run.key, "FINISHED")
-        self._link(run.node.name, "made", run.key)
+        self._link(run.node.name, "made", run.key, flow(manifest))
+        self._result(run.node.name, result.figures)
 
     def node_ended(self, run: NodeRun, state: Literal["failed", "interrupted"], text: str) -> None:
         """End the node's run as FAILED or KILLED, with the message or traceback as an artifact."""
@@ -290,7 +299,9 @@ class MlflowTracking:
     def node_cached(self, node: Node, artifact: Artifact) -> None:
         """Remember which run made the node; the parent run gets the link."""
         made_by = artifact.manifest.get("tracking_run_id")
-        self._link(node.name, "cached", str(made_by) if made_by else None)
+        link = str(made_by) if made_by else None
+        self._link(node.name, "cached", link, flow(artifact.manifest))
+        self._result(node.name, artifact.manifest.get("figures") or {})
 
     def close(self, state: RunState) -> None:
         """End the parent run and send what is left."""
@@ -329,9 +340,19 @@ class MlflowTracking:
         }
         self._put("open", key, payload, urgent=True)
 
-    def _link(self, node: str, state: str, run: str | None) -> None:
+    def _result(self, node: str, figures: Mapping[str, Json]) -> None:
+        """Give the parent the figures of a node that nothing reads: what runs are compared by."""
+        if node not in self._ends:
+            return
+        now = int(time.time() * 1000)
+        found = numeric(figures).items()
+        points = [[safe_name(f"{node}/{name}"), value, now, 0] for name, value in found]
+        if points:
+            self._put("metrics", self._parent, points)
+
+    def _link(self, node: str, state: str, run: str | None, text: str = "") -> None:
         with self._lock:
-            self._links.append([node, state, run])
+            self._links.append([node, state, run, text])
             links = list(self._links)
         # All of them each time: a driver that is killed leaves what was known by then.
         self._put("links", self._parent, links)

@@ -35,6 +35,8 @@ SHARD = Stage(
     run="stages.shard:run",
     modules=(
         "stages.shard",
+        "stages.shard_report",
+        "stages.shard_workers",
         "stages.tables",
         *_text("listing", "folders", "readers", "records", "streams", "python_docs"),
         *_text("buffers", "cleaning", "unwrapping", "sentences", "abbreviations"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -47,18 +48,55 @@ def run(context: Context) -> Result:
     numbers = {k: v for k, v in record["figures"].items() if isinstance(v, int | float)}
     context.metrics.log({f"heldout/{name}": value for name, value in numbers.items()}, step=0)
     filled = record["filled"]
-    rows = [[f["sentence"], *(f"{t} {p:.2f}" for t, p in f["answers"])] for f in filled]
-    answers = [f"answer {i + 1}" for i in range(TOP)]
+    rows = [
+        [f["sentence"], " · ".join(f"{t} {100 * p:.0f} %" for t, p in f["answers"])] for f in filled
+    ]
     figures = dict(record["figures"])
     figures["filled"] = [[f["sentence"], [t for t, _ in f["answers"]]] for f in filled]
     return Result(
         figures=figures,
         flow=f"{figures['rows']:,} held-out rows -> {len(numbers)} figures",
         report=[
-            Table("Held-out figures", ["figure", "value"], [[k, v] for k, v in numbers.items()]),
-            Table("Masked sentences", ["sentence", *answers], rows),
+            _mlm_table(figures),
+            *([_nsp_table(figures)] if "nsp_accuracy" in figures else []),
+            Table("Masked sentences filled in", ["sentence", "the likeliest tokens"], rows),
         ],
-        samples=[f"{f['sentence']}  ->  {', '.join(t for t, _ in f['answers'])}" for f in filled],
+    )
+
+
+def _mlm_table(f: Mapping[str, Any]) -> Table:
+    rows = []
+    for words, suffix in (("[MASK] alone", "_mask_tokens"), ("all, unmasked ones too", "")):
+        if f"mlm_loss{suffix}" in f:
+            model, unigram = f[f"mlm_loss{suffix}"], f[f"unigram_loss{suffix}"]
+            rows.append(
+                [
+                    words,
+                    f"{f[f'labels{suffix}']:,}",
+                    f"{model:.3f} nats",
+                    f"{unigram:.3f} nats",
+                    f"{unigram - model:.3f} nats",
+                    f"{100 * f[f'mlm_accuracy{suffix}']:.2f} %",
+                ]
+            )
+    columns = ["held-out positions", "labels", "loss", "unigram loss", "better by", "right"]
+    return Table("Masked tokens", columns, rows)
+
+
+def _nsp_table(f: Mapping[str, Any]) -> Table:
+    interval = f"{100 * f['nsp_accuracy_low']:.1f} to {100 * f['nsp_accuracy_high']:.1f} %"
+    return Table(
+        "Next sentence",
+        ["held-out pairs", "accuracy", "95 % interval", "majority label", "loss"],
+        [
+            [
+                f"{f['nsp_pairs']:,}",
+                f"{100 * f['nsp_accuracy']:.1f} %",
+                interval,
+                f"{100 * f['nsp_majority_share']:.1f} %",
+                f"{f['nsp_loss']:.3f} nats",
+            ]
+        ],
     )
 
 

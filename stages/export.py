@@ -6,9 +6,16 @@ import json
 from typing import Any
 
 from model.config import BertConfig
-from pipeline.stage import Context, Result
+from pipeline.stage import Context, Result, Table
 from stages.text.tokenizer_files import tokenizer_files
 from stages.vocabulary_files import load_tokenizer
+
+USE = """\
+from transformers import AutoModelForPreTraining, AutoTokenizer
+
+folder = "{folder}"
+model = AutoModelForPreTraining.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)"""
 
 
 def run(context: Context) -> Result:
@@ -40,4 +47,13 @@ def run(context: Context) -> Result:
         figures=figures,
         flow=f"{figures['parameters']:,} parameters -> {len(files)} files, "
         f"{figures['bytes'] / 1e6:.1f} MB",
+        report=[
+            Table("Where the model is", ["folder"], [[context.output.data]]),
+            Table(
+                "Files",
+                ["file", "size"],
+                [[name, f"{len(data) / 1e3:,.1f} kB"] for name, data in files.items()],
+            ),
+        ],
+        samples=[USE.format(folder=context.output.data)],
     )

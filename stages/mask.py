@@ -146,10 +146,12 @@ class Masker:
         vocab = self._tokenizer.vocab
         out = []
         for row in rows.to_pylist():
-            text = " ".join(vocab[i] for i in row["input_ids"]).replace(" ##", "")
-            answers = " ".join(vocab[i] for i in row["mlm_labels"])
-            label = {True: "IsNext", False: "NotNext", None: ""}[row["is_next"]]
-            out.append(f"{label} {text}  <-  {answers}")
+            shown = [vocab[i] for i in row["input_ids"]]
+            for place, label in zip(row["mlm_positions"], row["mlm_labels"], strict=True):
+                shown[place] = f"[{shown[place].strip('[]') or shown[place]}→{vocab[label]}]"
+            label = {True: "IsNext\n", False: "NotNext\n", None: ""}[row["is_next"]]
+            # What is marked keeps its ##, or it could not be told apart.
+            out.append(label + " ".join(shown).replace(" ##", ""))
         return out
 
 
@@ -211,13 +213,22 @@ def _result(context: Context, parts: Mapping[str, Mapping[str, Any]], config: Ma
         "cap": config.max_predictions,
         "seconds": sum(f["seconds"] for f in parts.values()),
     }
-    intervals = [
-        [name, total[f"shown/{name}"], total[f"shown/{name}"] / count, wanted]
-        for name, wanted in (
-            ("mask", config.mask_share),
-            ("random", config.random_share),
-            ("original", 1 - config.mask_share - config.random_share),
+    shown = [
+        [words, total[f"shown/{name}"], _percent(total[f"shown/{name}"] / count), _percent(wanted)]
+        for name, words, wanted in (
+            ("mask", "[MASK]", config.mask_share),
+            ("random", "a random token", config.random_share),
+            ("original", "the token itself", 1 - config.mask_share - config.random_share),
         )
+    ]
+    masked = [
+        ["rows", f"{total['rows']:,}"],
+        ["tokens", f"{total['tokens']:,}"],
+        ["positions to predict", f"{total['labels_total']:,}"],
+        ["share of the tokens", _percent(figures["masked_share"])],
+        ["most in a row", f"{config.max_predictions:,}"],
+        ["rows with fewer than the rule says", f"{total['rows_under_rule']:,}"],
+        ["rows with more than the rule says", f"{total['rows_over_rule']:,}"],
     ]
     histogram = [predicted[i] for i in range(max(predicted, default=0) + 1)]
     return Result(
@@ -225,10 +236,18 @@ def _result(context: Context, parts: Mapping[str, Mapping[str, Any]], config: Ma
         counts={"in": total["rows"], "out": total["rows"]},
         unit="rows",
         report=[
-            Table("What stands at predicted positions", ["what", "n", "share", "rule"], intervals),
+            Table("What is masked", ["what", "number"], masked),
+            Table("What stands at these positions", ["what", "number", "share", "rule"], shown),
             Histogram(
-                "Predictions a row", [float(i) for i in range(len(histogram) + 1)], histogram
+                "Rows by positions to predict",
+                [float(i) for i in range(len(histogram) + 1)],
+                histogram,
+                "positions",
             ),
         ],
         samples=[sample for figures in parts.values() for sample in figures["samples"]][:20],
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from pipeline.stage import Context
@@ -14,6 +16,9 @@ SETTLE_SECONDS = 5.0
 
 LOST_NODE_SECONDS = 25.0
 """How long the cluster may take to notice that a node is gone: five health checks by default."""
+
+WATCH_SECONDS = 5.0
+"""Between two looks at the nodes while training."""
 
 
 def alive_nodes() -> frozenset[str]:
@@ -49,15 +54,54 @@ def share_per_worker(
     even = granted / workers
     shares = {even} | {n.cpus / k for n in nodes for k in range(1, workers + 1)}
     for share in sorted((s for s in shares if 0 < s <= even), reverse=True):
-        if sum(_places(node, share, gpus) for node in nodes) >= workers:
+        if places(nodes, share, gpus) >= workers:
             return math.floor(share * 10_000) / 10_000
     return math.floor(even * 10_000) / 10_000
 
 
+def places(nodes: Sequence[Room], cpus: float, gpus: float = 0.0) -> int:
+    """How many workers that want so much each fit on the nodes."""
+    return sum(_places(node, cpus, gpus) for node in nodes)
+
+
 def _places(node: Room, cpus: float, gpus: float) -> int:
-    """How many workers fit on a node."""
     by_cpu = math.floor(node.cpus / cpus + 1e-9)
     return min(by_cpu, math.floor(node.gpus / gpus + 1e-9)) if gpus else by_cpu
+
+
+@contextmanager
+def watch_room(
+    context: Context,
+    workers: int,
+    cpus: float,
+    gpus: float,
+    look: Callable[[], Sequence[Room]] = nodes_room,
+    seconds: float = WATCH_SECONDS,
+) -> Iterator[None]:
+    """Inside the block, note when `workers` no longer fit on the nodes, and when they do again."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        fitted = True
+        while not ended.wait(seconds):
+            fit = places(look(), cpus, gpus)
+            if fitted and fit < workers:
+                context.progress.note(
+                    f"the nodes that are left hold {fit} of {workers} training workers with "
+                    f"{cpus:g} CPUs: waiting for another node. To go on from the last checkpoint "
+                    "with those that are left, stop the run (Ctrl-C) and start it again"
+                )
+            elif not fitted and fit >= workers:
+                context.progress.note("there are enough nodes again")
+            fitted = fit >= workers
+
+    thread = threading.Thread(target=watch, name="nodes", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def worker_deaths() -> tuple[type[Exception], ...]:

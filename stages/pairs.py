@@ -29,6 +29,8 @@ from stages.text.wordpiece import Difference, Encoded
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 GATHER_ROWS = 16_384
+LENGTH_BIN = 16
+SAMPLES = 4
 PARITY_DOCUMENTS = 64
 """Documents of each shard that are also tokenised by `tokenizers`, id for id."""
 LEAST_VALIDATION_TOKENS = 10_000
@@ -121,7 +123,7 @@ class PairMaker:
         part = write_table(
             self._output,
             part_name(name, copy),
-            self._rows(encoded, plan, documents, figures),
+            self._rows(name, encoded, plan, documents, figures),
             figures,
             row_group_rows=ROW_GROUP_ROWS,
             byte_stream_split=("input_ids.list.element",),
@@ -178,6 +180,7 @@ class PairMaker:
 
     def _rows(
         self,
+        name: str,
         encoded: Encoded,
         plan: PairPlan | SentencePlan,
         documents: pa.Array,
@@ -186,8 +189,9 @@ class PairMaker:
         ids = self._tokenizer.vocab.index
         cls_id, sep_id = ids("[CLS]"), ids("[SEP]")
         began = time.perf_counter()
+        figures["samples"] = []
         for low in range(0, len(plan), GATHER_ROWS):
-            yield gather(
+            table = gather(
                 encoded.ids,
                 plan,
                 documents,
@@ -196,7 +200,21 @@ class PairMaker:
                 vocabulary_size=len(self._tokenizer.vocab),
                 rows=slice(low, low + GATHER_ROWS),
             ).replace_schema_metadata(self._metadata)
+            if low == 0 and name.startswith("train-00000"):
+                figures["samples"] = self._decode(table.slice(0, SAMPLES))
+            yield table
         figures["seconds/gather_and_write"] = time.perf_counter() - began
+
+    def _decode(self, rows: pa.Table) -> list[str]:
+        vocab = self._tokenizer.vocab
+        out = []
+        for row in rows.to_pylist():
+            tokens = [vocab[i] for i in row["input_ids"]]
+            end = row["a_length"] + 1
+            a, b = (" ".join(t).replace(" ##", "") for t in (tokens[1:end], tokens[end + 1 : -1]))
+            label = {True: "IsNext", False: "NotNext", None: None}[row["is_next"]]
+            out.append(a if label is None else f"{label}\nA: {a}\nB: {b}")
+        return out
 
 
 def _figures(plan: PairPlan | SentencePlan, encoded: Encoded) -> dict[str, Any]:
@@ -217,7 +235,7 @@ def _figures(plan: PairPlan | SentencePlan, encoded: Encoded) -> dict[str, Any]:
     return pairs | {
         "rows": len(plan),
         "tokens": int(lengths.sum()),
-        "lengths": np.bincount(lengths // 16).tolist(),
+        "lengths": np.bincount((lengths - 1) // LENGTH_BIN).tolist(),
         "counts": {unit: dict(reasons) for unit, reasons in plan.counts.items()},
         "dropped_sentences": encoded.dropped_sentences,
     }
@@ -252,10 +270,7 @@ def _result(parts: Mapping[str, Mapping[str, Any]], nsp: bool, config: PairsConf
         if total["rows"]:
             padded = total["rows"] * config.max_seq_length
             figures[f"padding_avoided_share/{split}"] = 1 - total["tokens"] / padded
-        for unit, values in reasons.items():
-            fate = [[reason, n] for reason, n in sorted(values.items())]
-            title = f"{unit.capitalize()} of {split}"
-            tables.append(Table(title, ["what became of it", "n"], fate))
+        tables.append(_fate_table(split, reasons))
         for reason, n in reasons.get("tokens", {}).items():
             key = {"in": "in", "used": "out"}.get(reason, reason)
             counts[key] = counts.get(key, 0) + n
@@ -274,13 +289,53 @@ def _result(parts: Mapping[str, Mapping[str, Any]], nsp: bool, config: PairsConf
             f"{LEAST_VALIDATION_TOKENS} are needed for figures that mean something: raise "
             "corpus.validation_share or give more text"
         )
-    edges = [16.0 * i for i in range(len(lengths) + 1)]
+    # A row of 16 tokens belongs to the bar that ends with 16.
+    edges = [LENGTH_BIN * i + 1.0 for i in range(len(lengths) + 1)]
     return Result(
         figures=figures,
         counts=counts,
         unit="tokens",
-        report=[*tables, Histogram("Tokens a row", edges, lengths, "tokens")],
+        report=[
+            _rows_table(figures, nsp),
+            Histogram("Rows by length", edges, lengths, "tokens"),
+            *tables,
+        ],
+        samples=[sample for figures in parts.values() for sample in figures["samples"]][:10],
     )
+
+
+def _rows_table(figures: Mapping[str, Any], nsp: bool) -> Table:
+    sides = ("train", "validation")
+
+    def row(words: str, name: str, form: str = "{:,}", scale: float = 1) -> list[str]:
+        values = (figures.get(f"{name}/{side}", 0) for side in sides)
+        return [words, *(form.format(value * scale if scale != 1 else value) for value in values)]
+
+    rows = [
+        row("rows", "rows"),
+        row("tokens", "tokens"),
+        row("padding that is never stored", "padding_avoided_share", "{:.2f} %", 100),
+    ]
+    if nsp:
+        rows += [
+            row("NotNext", "not_next"),
+            row("share of NotNext", "not_next_share", "{:.3f} %", 100),
+            row("IsNext against NotNext, worst shard", "worst_shard_difference", "{:,} apart"),
+            row("tokens of an IsNext row", "mean_tokens_is_next", "{:.2f}"),
+            row("tokens of a NotNext row", "mean_tokens_not_next", "{:.2f}"),
+            row("pairs cut out of sentences", "cut"),
+        ]
+    return Table("The pairs" if nsp else "The rows", ["", "training", "validation"], rows)
+
+
+def _fate_table(split: str, reasons: Mapping[str, Mapping[str, int]]) -> Table:
+    """What became of documents, sentences and tokens; a column each."""
+    names = [n for n in ("in", "used") if any(n in values for values in reasons.values())]
+    others = {name for values in reasons.values() for name in values} - set(names)
+    names += sorted(n for n in others if any(values.get(n) for values in reasons.values()))
+    rows = [[n.replace("_", " "), *(v.get(n, 0) for v in reasons.values())] for n in names]
+    side = {"train": "training", "validation": "validation"}[split]
+    return Table(f"What became of the {side} text", ["", *reasons], rows)
 
 
 def _sum_histograms(histograms: list[list[int]]) -> list[int]:

@@ -83,6 +83,8 @@ def run_jobs(
         RuntimeError: it raised anything else; the text is the worker's traceback.
         Interrupted: the run was asked to stop; jobs that were done stay done.
     """
+    if not jobs:
+        return
     left = dict(enumerate(jobs))
     done_by: Counter[str] = Counter()
     restarts = 0
@@ -105,7 +107,7 @@ def run_jobs(
             what = f"{lost} of {len(before)} nodes" if lost else "a worker process"
             context.progress.note(f"lost {what}; {len(left)} of {len(jobs)} jobs are left to do")
     nodes = len(alive_nodes())
-    if nodes > 1:
+    if nodes > 1 and len(jobs) > 1:
         shares = ", ".join(str(n) for n in sorted(done_by.values(), reverse=True))
         context.progress.note(f"jobs on {len(done_by)} of {nodes} nodes: {shares}")
 

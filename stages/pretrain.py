@@ -18,10 +18,10 @@ import numpy as np
 from model.config import BertConfig
 from pipeline.channel import Channel, Sender
 from pipeline.digest import tensors_digest
-from pipeline.stage import Context, Interrupted, Result, StageError
+from pipeline.stage import Context, Interrupted, Result, StageError, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ModelConfig, RoundingConfig
-from stages.nodes import nodes_room, say_if_busy, share_per_worker
+from stages.nodes import nodes_room, say_if_busy, share_per_worker, watch_room
 from stages.tables import shard_files
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
@@ -44,13 +44,31 @@ def run(context: Context) -> Result:
         figures=figures,
         flow=f"{context.inputs['mask'].manifest['rows']:,} rows -> {figures['steps']:,} steps, "
         f"{figures['tokens_seen']:,} tokens, {figures['parameters']:,} parameters",
+        report=[_report_table(figures)],
     )
 
 
-def _train(context: Context) -> None:
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
+REPORTED = {
+    "parameters": ("parameters", "{:,}"),
+    "steps": ("optimiser steps", "{:,}"),
+    "tokens_seen": ("tokens seen", "{:,}"),
+    "resumed_from": ("resumed from step", "{:,}"),
+    "train/loss": ("loss of the last steps", "{:.3f} nats"),
+    "train/mlm_loss": ("... of masked tokens", "{:.3f} nats"),
+    "train/nsp_loss": ("... of the next sentence", "{:.3f} nats"),
+    "validation/mlm_loss": ("held-out loss of masked tokens", "{:.3f} nats"),
+    "validation/nsp_loss": ("held-out loss of the next sentence", "{:.3f} nats"),
+    "train/tokens_per_second": ("speed at the end", "{:,.0f} tokens/s"),
+}
 
+
+def _report_table(figures: Mapping[str, Any]) -> Table:
+    known = [(words, form, figures[n]) for n, (words, form) in REPORTED.items() if n in figures]
+    rows = [[words, form.format(value)] for words, form, value in known]
+    return Table("Training (the curves are in MLflow)", ["what", "value"], rows)
+
+
+def _train(context: Context) -> None:
     cluster = context.node.settings["cluster"]
     workers = cluster["train_workers"]
     use_gpu = cluster["device"] != "cpu" and context.granted.gpus >= workers
@@ -64,7 +82,23 @@ def _train(context: Context) -> None:
             f"{workers} workers and {context.granted.gpus:g} GPUs: training on CPUs. Lower "
             "cluster.train_workers to train on GPUs"
         )
-    cpus = cluster["cpus_per_worker"] or share_per_worker(
+    for round_ in range(MAX_FAILURES + 1):
+        if not _fit(context, workers, use_gpu, round_):
+            return
+        # The workers were told to stop, or lost the way to the driver with a node: a checkpoint
+        # is written in both cases.
+        if context.stop.is_set():
+            break
+        context.progress.note("a node was lost; goes on from the checkpoint")
+    raise Interrupted("training was asked to stop; its checkpoint is written")
+
+
+def _fit(context: Context, workers: int, use_gpu: bool, round_: int) -> bool:
+    """Train until the end or a stop; returns whether it was stopped."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    cpus = context.node.settings["cluster"]["cpus_per_worker"] or share_per_worker(
         workers, context.granted.cpus, nodes_room(), gpus=float(use_gpu)
     )
     say_if_busy(context, workers * cpus)
@@ -79,7 +113,7 @@ def _train(context: Context) -> None:
             ),
             run_config=RunConfig(
                 # The attempt is in the name: our checkpoints say where to go on, not Ray's.
-                name=f"{context.output.run_name}-{context.attempt}",
+                name=f"{context.output.run_name}-{context.attempt}-{round_}",
                 storage_path=f"{context.output.work}/ray_train",
                 storage_filesystem=None if context.output.is_local else context.output.fs,
                 failure_config=FailureConfig(
@@ -88,14 +122,14 @@ def _train(context: Context) -> None:
             ),
         )
         try:
-            result = trainer.fit()
+            with watch_room(context, workers, cpus, float(use_gpu)):
+                result = trainer.fit()
         except Exception as error:
             context.stop.check()
             raise _readable(error) from error
     if result.return_value is not None and "failed" in result.return_value:
         raise StageError(result.return_value["failed"])
-    if result.return_value is None or result.return_value.get("stopped"):
-        raise Interrupted("training was asked to stop; its checkpoint is written")
+    return result.return_value is None or bool(result.return_value.get("stopped"))
 
 
 @dataclasses.dataclass(frozen=True)

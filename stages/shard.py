@@ -8,42 +8,25 @@ shards that were being made.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
-import math
-import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.stage import Context, Histogram, Result, StageError, Table
-from pipeline.store import ArtifactWriter
+from pipeline.stage import Context, Result, StageError
 from stages.config import CorpusConfig
 from stages.parallel import Record, run_jobs
 from stages.raw import corpus_listing
-from stages.scratch import open_scratch, scratch_names, write_scratch
-from stages.tables import write_table
-from stages.text.cleaning import CleaningOptions, clean, long_enough
-from stages.text.listing import DocsListing, Split, splits
-from stages.text.readers import UNREADABLE, Batch, read
-from stages.text.records import ReadOptions
-from stages.text.sentences import sentence_ends
-from stages.text.sharding import document_rows, merge_shard, shard_cuts
-
-PIECE_BYTES = 32_000_000
-"""Cleaned text that the first pass holds before it writes a piece."""
-
-PIECE_ROW_GROUP = 256
-ROW_GROUP_ROWS = 1024
-EXAMPLES = 20
-"""Quarantined records kept for the report."""
+from stages.scratch import open_scratch, scratch_names
+from stages.shard_report import shard_result
+from stages.shard_workers import Tally
+from stages.text.listing import DocsListing, splits
+from stages.text.readers import UNREADABLE
+from stages.text.sharding import shard_cuts
 
 LEAST_VALIDATION_DOCUMENTS = 2
 
@@ -56,7 +39,7 @@ def run(context: Context) -> Result:
     _check_readable(tally, context.node.settings["corpus"])
     cuts = _cuts(context, config, tally.pieces)
     _write_shards(context, config, cuts, tally.pieces)
-    return _result(context, config, tally)
+    return shard_result(context, config, tally)
 
 
 def _config(context: Context) -> CorpusConfig:
@@ -90,7 +73,7 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
         "batch_bytes": int(context.node.settings["speed"]["batch_mb"] * 1e6),
     }
     documents = 0
-    for record in run_jobs(context, "stages.shard:Reader", arguments, missing):
+    for record in run_jobs(context, "stages.shard_workers:Reader", arguments, missing):
         documents += record["documents"]
         context.progress.advance(record["stored_bytes"] / 1e6, documents=documents)
     if missing and corpus_listing(config, Path.cwd()).fingerprint_entries() != (
@@ -100,125 +83,8 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
     return jobs
 
 
-class Reader:
-    """Reads, cleans, cuts and hashes one split."""
-
-    def __init__(
-        self, output: ArtifactWriter, config: CorpusConfig, seed: int, batch_bytes: int
-    ) -> None:
-        self._output = output
-        self._config = config
-        self._seed = seed
-        self._batch_bytes = batch_bytes
-
-    def __call__(self, job: Record) -> Record:
-        """`job["split"]`: what to read; `job["number"]` names the pieces."""
-        number, split = job["number"], Split.from_json(job["split"])
-        tally = _Tally()
-        held: list[pa.Table] = []
-        held_bytes = 0
-        options = ReadOptions(
-            text_field=self._config.text_field,
-            encoding=self._config.encoding,
-            batch_bytes=self._batch_bytes,
-        )
-        began = time.perf_counter()
-        for batch in read(split, options):
-            tally.seconds["read"] += time.perf_counter() - began
-            table = self._rows(batch, split, tally)
-            # A piece without rows has no smallest and largest key for the merge to look at.
-            if table.num_rows:
-                held.append(table)
-            held_bytes += table["text"].nbytes
-            if held_bytes >= PIECE_BYTES:
-                tally.pieces.append(self._write(number, len(tally.pieces), held))
-                held, held_bytes = [], 0
-            began = time.perf_counter()
-        if held:
-            tally.pieces.append(self._write(number, len(tally.pieces), held))
-        self._output.files.write(
-            f"{self._output.work}/read/{number:05d}.json", json.dumps(tally.to_json()).encode()
-        )
-        return {"stored_bytes": split.bytes, "documents": tally.counts["documents"]}
-
-    def _rows(self, batch: Batch, split: Split, tally: _Tally) -> pa.Table:
-        config = self._config
-        tally.counts["in"] += batch.records
-        tally.counts["bytes_in"] += batch.bytes
-        tally.reject(batch.rejects)
-        tally.quarantine([dataclasses.asdict(e) for e in batch.examples])
-        began = time.perf_counter()
-        lines = split.format == "sentences"
-        cleaned = clean(
-            batch.documents["text"],
-            CleaningOptions(unwrap=config.unwrap and not lines, nfc=config.nfc),
-        )
-        tally.cleaning.update(cleaned.counts)
-        keep, short = long_enough(cleaned.texts, config.min_characters)
-        tally.reject(short)
-        documents = batch.documents.set_column(
-            batch.documents.schema.get_field_index("text"), "text", cleaned.texts
-        ).filter(keep)
-        texts = documents.column("text")
-        cleaned_at = time.perf_counter()
-        ends = sentence_ends(texts, "lines" if lines else config.sentences)
-        split_at = time.perf_counter()
-        rows = document_rows(
-            documents,
-            ends,
-            seed=self._seed,
-            validation_share=config.validation_share,
-            max_document_bytes=config.max_document_bytes,
-        )
-        tally.counts["documents"] += documents.num_rows
-        tally.counts["sentences"] += len(ends.values)
-        tally.counts["bytes_cleaned"] += texts.nbytes
-        tally.seconds["clean"] += cleaned_at - began
-        tally.seconds["sentences"] += split_at - cleaned_at
-        tally.seconds["hash"] += time.perf_counter() - split_at
-        return rows
-
-    def _write(self, split: int, piece: int, tables: list[pa.Table]) -> str:
-        name = f"{split:05d}-{piece:03d}.parquet"
-        table = pa.concat_tables(tables).combine_chunks()
-        table = table.take(pc.sort_indices(table, sort_keys=[("key", "ascending")]))
-        sized = table.append_column("size", pc.binary_length(table["text"]))
-        write_scratch(self._output, f"pieces/{name}", sized, row_group_size=PIECE_ROW_GROUP)
-        return name
-
-
-class _Tally:
-    """What became of the records of a split; adds up."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.rejects: Counter[str] = Counter()
-        self.cleaning: Counter[str] = Counter()
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.examples: list[dict[str, str]] = []
-        self.pieces: list[str] = []
-
-    def reject(self, reasons: Mapping[str, int]) -> None:
-        self.rejects.update({reason: n for reason, n in reasons.items() if n})
-
-    def quarantine(self, examples: list[dict[str, str]]) -> None:
-        self.examples = (self.examples + examples)[:EXAMPLES]
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        for name in ("counts", "rejects", "cleaning"):
-            getattr(self, name).update(record[name])
-        for step, seconds in record["seconds"].items():
-            self.seconds[step] += seconds
-        self.quarantine(record["examples"])
-        # Not what lies in the folder: a killed attempt with another batch size cut other pieces.
-        self.pieces += record["pieces"]
-
-
-def _tally(context: Context, jobs: list[Record]) -> _Tally:
-    tally = _Tally()
+def _tally(context: Context, jobs: list[Record]) -> Tally:
+    tally = Tally()
     output = context.output
     for job in jobs:
         data = output.files.read(f"{output.work}/read/{job['number']:05d}.json")
@@ -227,7 +93,7 @@ def _tally(context: Context, jobs: list[Record]) -> _Tally:
     return tally
 
 
-def _check_readable(tally: _Tally, settings: Mapping[str, Any]) -> None:
+def _check_readable(tally: Tally, settings: Mapping[str, Any]) -> None:
     bad = sum(n for reason, n in tally.rejects.items() if reason in UNREADABLE)
     share = bad / max(1, tally.counts["in"])
     if share > settings["max_unreadable_share"]:
@@ -272,9 +138,9 @@ def _cuts(
         copies = int(np.count_nonzero(first))
         equal = f" (its {copies:,} documents are equal)" if copies > 1 else ""
         raise StageError(
-            f"the corpus holds one document only{equal}: NotNext pairs and a validation split need "
-            "at least two. Give more documents, or split it (corpus.format=sentences: a blank line "
-            "between documents)"
+            f"the corpus holds one document only{equal}: NotNext pairs and a validation split "
+            "need at least two. Give more documents, or split it (corpus.format=sentences: a blank "
+            "line between documents)"
         )
     for side, least in (("validation", LEAST_VALIDATION_DOCUMENTS), ("train", 1)):
         if documents[side] < least:
@@ -311,119 +177,5 @@ def _write_shards(
         "pieces": pieces,
         "deduplicate": config.deduplicate,
     }
-    for _ in run_jobs(context, "stages.shard:Merger", arguments, missing):
+    for _ in run_jobs(context, "stages.shard_workers:Merger", arguments, missing):
         context.progress.advance(1)
-
-
-class Merger:
-    """Merges the range of one shard out of all pieces."""
-
-    def __init__(self, output: ArtifactWriter, pieces: list[str], deduplicate: bool) -> None:
-        self._output = output
-        self._pieces = pieces
-        self._deduplicate = deduplicate
-
-    def __call__(self, job: Record) -> Record:
-        """`job["low"]` <= key < `job["high"]`, of `job["side"]`, become `job["name"]`."""
-        began = time.perf_counter()
-        tables = [t for piece in self._pieces for t in self._range(piece, job)]
-        shard = merge_shard(tables, self._deduplicate)
-        rows = shard.rows
-        figures: dict[str, Any] = {
-            **shard.counts,
-            "bytes": pc.sum(pc.binary_length(rows["text"])).as_py() or 0,
-            "sentences": len(rows["sentence_ends"].combine_chunks().values),
-        }
-        # Where documents came from stands outside the content: a moved file changes no shard.
-        write_table(
-            self._output,
-            f"provenance/{job['name']}",
-            [shard.provenance],
-            row_group_rows=1 << 20,
-            content=False,
-        )
-        figures["seconds"] = time.perf_counter() - began
-        write_table(self._output, job["name"], [rows], figures, row_group_rows=ROW_GROUP_ROWS)
-        return {"documents": shard.counts["documents"]}
-
-    def _range(self, piece: str, job: Record) -> Iterator[pa.Table]:
-        wanted = job["side"] == "validation"
-        with pq.ParquetFile(open_scratch(self._output, f"pieces/{piece}")) as file:
-            column = file.schema_arrow.get_field_index("key")
-            for group in range(file.num_row_groups):
-                statistics = file.metadata.row_group(group).column(column).statistics
-                if statistics.max < job["low"] or statistics.min >= job["high"]:
-                    continue
-                table = file.read_row_group(group)
-                keys = table["key"].to_numpy()
-                mine = keys >= np.uint64(job["low"])
-                if job["high"] < 2**64:
-                    mine &= keys < np.uint64(job["high"])
-                mine &= table["validation"].to_numpy(zero_copy_only=False) == wanted
-                yield table.filter(pa.array(mine)).drop_columns(["size"])
-
-
-def _result(context: Context, config: CorpusConfig, tally: _Tally) -> Result:
-    parts = {n: p for n, p in context.output.finished().items() if p.digest is not None}
-    sides = {
-        side: [p for n, p in parts.items() if n.startswith(f"{side}-")]
-        for side in ("train", "validation")
-    }
-    total: Counter[str] = Counter()
-    figures: dict[str, Any] = {}
-    for side, shards in sides.items():
-        sizes = [p.figures["bytes"] for p in shards]
-        for p in shards:
-            total.update({k: v for k, v in p.figures.items() if isinstance(v, int)})
-        figures |= {
-            f"shards/{side}": len(shards),
-            f"documents/{side}": sum(p.figures["documents"] for p in shards),
-            f"parts/{side}": sum(p.figures["rows"] for p in shards),
-            f"bytes/{side}": sum(sizes),
-            f"largest_shard_over_mean/{side}": max(sizes) * len(sizes) / max(1, sum(sizes)),
-        }
-    seconds = dict(tally.seconds) | {"merge": sum(p.figures["seconds"] for p in parts.values())}
-    figures |= {
-        "bytes/in": tally.counts["bytes_in"],
-        "bytes/cleaned": tally.counts["bytes_cleaned"],
-        "sentences": total["sentences"],
-        "duplicates": total["duplicate_documents"],
-        **{f"seconds/{step}": value for step, value in seconds.items()},
-        **{f"cleaned/{step}": value for step, value in tally.cleaning.items()},
-        "mb_per_second_core": tally.counts["bytes_in"] / 1e6 / max(1e-9, sum(seconds.values())),
-    }
-    counts = {
-        "in": tally.counts["in"],
-        "out": total["documents"],
-        "duplicate": total["duplicate_documents"],
-        **tally.rejects,
-    }
-    quarantine = json.dumps(tally.examples, indent=1, ensure_ascii=False).encode()
-    context.output.write_bytes("quarantine.json", quarantine, content=False)
-    sizes = [p.figures["bytes"] / 1e6 for p in sides["train"]]
-    counted, edges = np.histogram(sizes, bins=min(20, max(1, math.isqrt(len(sizes)) * 4)))
-    return Result(
-        figures=figures,
-        counts=counts,
-        unit="documents",
-        report=[
-            Table(
-                "Documents that were left out (examples)",
-                ["reason", "source", "where", "detail", "snippet"],
-                [
-                    [e["reason"], e["source"], e["where"], e["detail"], e["snippet"]]
-                    for e in tally.examples
-                ],
-            ),
-            Histogram("Training shards by size", edges.tolist(), counted.tolist(), "MB"),
-        ],
-        samples=_samples(context, parts),
-    )
-
-
-def _samples(context: Context, parts: Mapping[str, Any]) -> list[str]:
-    """The beginnings of a few documents."""
-    name = next(iter(sorted(n for n in parts if n.startswith("train-"))))
-    with pq.ParquetFile(context.output.fs.open_input_file(f"{context.output.data}/{name}")) as file:
-        batch = next(file.iter_batches(batch_size=5, columns=["text"]))
-    return [str(text)[:400] for text in batch.column(0).to_pylist()]

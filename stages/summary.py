@@ -66,18 +66,18 @@ def _evaluate(f: Figures) -> list[Line]:
     if "mlm_loss_mask_tokens" in f:
         under = f["nats_under_unigram_mask_tokens"]
         side = "under" if under >= 0 else "over"
-        worse = "" if under > 0 else ", so nothing is learnt yet"
+        worse = "" if under > 0 else "; nothing is learnt yet"
         lines += [
             (
                 "MLM loss",
                 f"{f['mlm_loss_mask_tokens']:.3f} nats on held-out [MASK] alone, "
                 f"{abs(under):.3f} {side} the unigram baseline of "
-                f"{f['unigram_loss_mask_tokens']:.3f}{worse}",
+                f"{f['unigram_loss_mask_tokens']:.3f}",
             ),
             (
                 "",
-                f"({f['labels_mask_tokens']:,} labels; on all {f['labels']:,} labels, unmasked "
-                f"ones too, {f['mlm_loss']:.3f} against {f['unigram_loss']:.3f})",
+                f"({f['labels_mask_tokens']:,} labels; on all {f['labels']:,}, unmasked ones too: "
+                f"{f['mlm_loss']:.3f} against {f['unigram_loss']:.3f}){worse}",
             ),
         ]
     if "nsp_accuracy" in f:

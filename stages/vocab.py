@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from stages.vocabulary_files import SETTINGS
 
 MODEL_MAX_LENGTH = 512
 BATCH_ROWS = 512
+SAMPLE_ENTRIES = 120
 MERGE_SHARDS = 16
 """Counts of so many shards are in memory at a time."""
 
@@ -78,12 +80,55 @@ def run(context: Context) -> Result:
         flow=f"{figures['words']:,} words, {figures['distinct_words']:,} distinct -> "
         f"{figures['entries']:,} entries",
         report=[
-            Table("Coverage", ["text", *report["coverage"]["columns"]], report["coverage"]["rows"]),
-            Histogram("Length of entries", report["lengths"]["edges"], report["lengths"]["counts"]),
+            _made_table(figures),
+            _coverage_table(figures),
+            Histogram(
+                "Entries by length",
+                report["lengths"]["edges"],
+                report["lengths"]["counts"],
+                "characters, without ##",
+            ),
             Table("Characters left out", ["character"], [[c] for c in report["dropped"]]),
         ],
-        samples=[" ".join(report["sample"])],
+        samples=[
+            f"Every {report['sample_step']:,}. entry, the most useful ones first:\n"
+            + "  ".join(report["sample"])
+        ],
     )
+
+
+MADE = {
+    "entries": "entries",
+    "alphabet": "characters kept",
+    "merges": "merges",
+    "last_merge_count": "the last merge was seen so often",
+    "words": "words of the training text",
+    "distinct_words": "distinct words",
+    "dropped_words": "distinct words with a character left out (always [UNK])",
+    "long_words": "distinct words that are too long (always [UNK])",
+}
+
+
+def _made_table(figures: Mapping[str, Any]) -> Table:
+    rows = [[words, figures[name]] for name, words in MADE.items() if name in figures]
+    return Table("The vocabulary", ["what", "number"], rows)
+
+
+def _coverage_table(figures: Mapping[str, Any]) -> Table:
+    sides = ("training", "validation")
+    rows = [
+        ["words", *(f"{figures[f'words/{side}']:,}" for side in sides)],
+        ["pieces a word", *(f"{figures[f'fertility/{side}']:.3f}" for side in sides)],
+        [
+            "words that are one piece",
+            *(f"{100 * figures[f'single_piece_share/{side}']:.2f} %" for side in sides),
+        ],
+        [
+            "unknown words ([UNK])",
+            *(f"{100 * figures[f'unknown_share/{side}']:.4f} %" for side in sides),
+        ],
+    ]
+    return Table("How it spells the text", ["", *sides], rows)
 
 
 class WordCounter:
@@ -149,18 +194,16 @@ class Trainer:
         }
         for side, values in coverage.items():
             figures |= {f"{name}/{side}": value for name, value in values.items()}
+        step = max(1, len(vocab) // SAMPLE_ENTRIES)
         report: Record = {
             "figures": {k: v for k, v in figures.items() if k != "dropped_characters"},
-            "coverage": {
-                "columns": list(coverage["training"]),
-                "rows": [[side, *values.values()] for side, values in coverage.items()],
-            },
             "lengths": {
                 "edges": list(range(len(counts_by_length) + 1)),
                 "counts": counts_by_length.tolist(),
             },
             "dropped": list(details.get("dropped_characters", ()))[:200],
-            "sample": vocab[len(SPECIAL_TOKENS) :: max(1, len(vocab) // 60)],
+            "sample": vocab[len(SPECIAL_TOKENS) :: step],
+            "sample_step": step,
         }
         report["figures"]["dropped_characters"] = len(details.get("dropped_characters", ()))
         settings = dataclasses.asdict(tokenizer.normalisation) | {

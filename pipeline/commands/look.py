@@ -26,7 +26,7 @@ REPORT = "report.html"
 SHOWN_ROWS = 12
 """Of a table in `show`; the report page has all of them."""
 
-CELL_CHARACTERS = 60
+CELL_CHARACTERS = 70
 
 
 def plan_lines(
@@ -147,28 +147,30 @@ def _show(artifact: Artifact) -> Iterator[str]:
         width = max((len(name) for name in artifact.figures), default=0)
         for name, value in artifact.figures.items():
             yield f"  {name:<{width}}  {amount(value)}"
-    yield "all figures: the report, or --json"
+    yield ""
+    yield "histograms and samples: the report; all figures: --json"
 
 
 def _table(block: Table) -> Iterator[str]:
     """A table of the report, cut to what a terminal holds."""
-    rows = [[_cell(cell) for cell in row] for row in block.rows]
+    most = CELL_CHARACTERS if len(block.columns) > 1 else None
+    rows = [[_cell(cell, most) for cell in row] for row in block.rows]
     yield ""
     yield f"{block.title}"
-    most = rows if len(rows) <= SHOWN_ROWS + 1 else rows[:SHOWN_ROWS]
+    kept = rows if len(rows) <= SHOWN_ROWS + 1 else rows[:SHOWN_ROWS]
     numeric = [all(is_number(row[i]) for row in rows) for i in range(len(block.columns))]
-    widths = [max(len(line[i]) for line in (block.columns, *most)) for i in range(len(numeric))]
-    for line in (block.columns, *most):
+    widths = [max(len(line[i]) for line in (block.columns, *kept)) for i in range(len(numeric))]
+    for line in (block.columns, *kept):
         cells = zip(line, widths, numeric, strict=True)
         text = "  ".join(f"{c:>{w}}" if right else f"{c:<{w}}" for c, w, right in cells)
         yield f"  {text}".rstrip()
-    if len(most) < len(rows):
-        yield f"  ... {len(rows) - len(most)} more in the report"
+    if len(kept) < len(rows):
+        yield f"  ... and {len(rows) - len(kept)} more in the report"
 
 
-def _cell(value: Json) -> str:
+def _cell(value: Json, most: int | None) -> str:
     text = " ".join(amount(value).split())
-    return text if len(text) <= CELL_CHARACTERS else f"{text[: CELL_CHARACTERS - 1]}…"
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _show_json(artifact: Artifact) -> Json:

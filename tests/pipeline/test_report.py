@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.report import count_rows, page, shown, unbalanced
+from pipeline.report import count_rows, marked, page, shown, unbalanced
 from pipeline.stage import Histogram, Node, Result, Stage, Table
 
 NODE = Node("shard", Stage("shard", 3, "stages.shard:run"), {"corpus": {"kind": "files"}})
@@ -83,6 +84,7 @@ def test_everything_is_on_the_page() -> None:
     assert "url(" not in page(NODE, manifest, result)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
 def test_text_is_never_markup(text: str) -> None:
     hostile = f"<script>alert('{text}')</script>&amp;\"><b>"
@@ -131,3 +133,19 @@ def test_values() -> None:
         "[1]",
         '{"a": "é"}',
     ]
+
+
+def test_shares_and_their_names_have_the_same_colours() -> None:
+    """The n-th piece of the bar is the n-th row below "in", pieces of nothing too."""
+    html = page(NODE, {}, Result(counts={"in": 4, "out": 3, "empty": 0, "too_short": 1}))
+    pieces = re.findall(r'<span( hidden)? style="flex: (\d+) 0 0" title="([a-z ]+):', html)
+    assert pieces == [("", "3", "out"), (" hidden", "0", "empty"), ("", "1", "too short")]
+
+
+def test_marks_in_samples() -> None:
+    assert marked("a [MASK→b] [CLS] <i>") == "a <mark>[MASK→b]</mark> [CLS] &lt;i&gt;"
+
+
+def test_bins_that_double_are_drawn_equally_wide() -> None:
+    html = page(NODE, {}, Result(report=[Histogram("h", [1, 2, 4, 8, 16, 32], [1, 1, 1, 1, 1])]))
+    assert html.count('width="127.00"') == 5

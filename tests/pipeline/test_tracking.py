@@ -25,7 +25,12 @@ from pipeline.tracking import MlflowTracking
 
 ROOT = Path(__file__).resolve().parents[2]
 MASK = Node("mask/128", Stage("mask", 1, "stages.mask:run"), {"mask": {"probability": 0.15}})
-TRAIN = Node("pretrain/128", Stage("pretrain", 1, "stages.pretrain:run"), {"train": {"steps": 9}})
+TRAIN = Node(
+    "pretrain/128",
+    Stage("pretrain", 1, "stages.pretrain:run"),
+    {"train": {"steps": 9}},
+    inputs={"rows": "mask/128"},
+)
 
 
 def artifact(node: str, run_id: str | None = None, **more: Any) -> Any:
@@ -128,13 +133,13 @@ def test_uri_of_an_unknown_kind_says_what_to_use(uri: str) -> None:
 
 def test_names_and_parameters() -> None:
     plain = TrackingConfig()
-    assert run_name(plain, []) is None
+    assert run_name(plain, []) == "default config"
     assert (
         run_name(plain, ["train.learning_rate=3e-4", "tracking.uri=x"])
         == "train.learning_rate=3e-4"
     )
     assert run_name(TrackingConfig(run_name="mine"), ["a=1"]) == "mine"
-    assert len(run_name(plain, ["x" * 500]) or "") == 100
+    assert len(run_name(plain, ["x" * 500])) == 100
     assert parameters({"a": {"b": [1, 2], "c": None}, "d": "text", "e": {}}) == {
         "a.b": "[1, 2]",
         "a.c": "null",
@@ -150,6 +155,7 @@ def test_parent_children_links_and_artifacts(cwd: Path) -> None:
     t = tracking(cwd)
     t.node_cached(MASK, artifact("mask/128", run_id="0" * 32))
     t.start_run([MASK, TRAIN])
+    t.node_cached(MASK, artifact("mask/128", run_id="0" * 32, figures={"rows": 3}))
     mask = artifact("mask/128", run_id="0" * 32)
     run = t.node_started(TRAIN, "f" * 64, {"rows": mask}, None)
     for step in range(2500):
@@ -184,6 +190,13 @@ def test_parent_children_links_and_artifacts(cwd: Path) -> None:
     assert parent.data.tags["made/pretrain/128"] == run_id
     assert run_id is not None and run_id in parent.data.tags["mlflow.note.content"]
     assert len(parent.data.params["mask.long"]) == 6000
+    # What runs are compared by stands at the parent: figures of what no other node reads.
+    assert parent.data.metrics["pretrain/128/eval/loss"] == 5.5
+    assert not [name for name in parent.data.metrics if name.startswith("mask/128")]
+    # The links lead on, from the parent and from the node.
+    place = f"runs/{'0' * 32}?workflowType=machine_learning"
+    assert place in parent.data.tags["mlflow.note.content"]
+    assert place in child.data.tags["mlflow.note.content"]
 
     c = client(cwd)
     history = c.get_metric_history(run_id, "train/loss")

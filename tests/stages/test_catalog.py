@@ -18,6 +18,7 @@ STAGES = [value for value in vars(catalog).values() if isinstance(value, Stage)]
 CARRIERS = {
     "stages",
     "stages.config",
+    "stages.nodes",
     "stages.parallel",
     "stages.raw",
     "stages.remote",
