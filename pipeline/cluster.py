@@ -22,6 +22,7 @@ from pipeline.stage import StageError, UserError
 
 __all__ = ["Cluster", "memory_limit", "usable_cpus", "visible_gpus"]
 
+STAGED_PREFIX = "clozeline-code-"
 SHIPPED = ("pipeline", "stages", "model", "conf")
 """What every worker gets, and nothing else: packages that lie beside this one."""
 
@@ -180,13 +181,22 @@ def stage_code() -> Path:
     would win; with a working folder of their own, ours do.
     """
     home = Path(__file__).resolve().parent.parent
-    target = Path(tempfile.mkdtemp(prefix="clozeline-code-"))
+    _sweep_staged_code()
+    target = Path(tempfile.mkdtemp(prefix=f"{STAGED_PREFIX}{os.getpid()}-"))
     for name in SHIPPED:
         if (home / name).is_dir():
             shutil.copytree(
                 home / name, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc")
             )
     return target
+
+
+def _sweep_staged_code() -> None:
+    """Remove what runs that were killed left behind."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{STAGED_PREFIX}*"):
+        pid = folder.name.removeprefix(STAGED_PREFIX).partition("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def short_temporary_folder() -> str | None:

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -270,3 +271,15 @@ def test_a_port_that_is_not_rays_is_said_in_one_line(monkeypatch: pytest.MonkeyP
         with pytest.raises(StageError, match=f"cannot join the Ray cluster at {address}: ") as e:
             Cluster(config(address=address)).start()
     assert "\n" not in str(e.value)
+
+
+def test_code_of_killed_runs_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (tmp_path / f"clozeline-code-{gone.pid}-x").mkdir()
+    (tmp_path / f"clozeline-code-{os.getpid()}-x").mkdir()
+    staged = stage_code()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == sorted([f"clozeline-code-{os.getpid()}-x", staged.name])
+    assert (staged / "model/__init__.py").is_file()
