@@ -20,6 +20,7 @@ CARRIERS = {
     "stages.config",
     "stages.parallel",
     "stages.raw",
+    "stages.nodes",
     "stages.remote",
     "stages.scratch",
     "stages.text",
