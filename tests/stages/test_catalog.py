@@ -21,6 +21,7 @@ CARRIERS = {
     "stages.nodes",
     "stages.parallel",
     "stages.raw",
+    "stages.nodes",
     "stages.remote",
     "stages.scratch",
     "stages.text",
