@@ -97,7 +97,7 @@ def flow(manifest: Mapping[str, Json]) -> str:
     return f"-> {rows}{size(manifest.get('bytes') or 0)}"
 
 
-NUMBER = re.compile(r"[-+]?[0-9][0-9.,]*([eE][-+]?[0-9]+)?( ?%| [a-zA-Z/]{1,8})?|")
+NUMBER = re.compile(r"([0-9.]+ to )?[-+]?[0-9][0-9.,]*([eE][-+]?[0-9]+)?( ?%| [a-zA-Z/]{1,8})?|")
 
 
 def is_number(text: str) -> bool:

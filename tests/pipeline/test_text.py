@@ -27,7 +27,9 @@ def test_flow() -> None:
     assert flow({"rows": 2000, "bytes": 3400}) == "-> 2,000 rows, 3.4 kB"
 
 
-@pytest.mark.parametrize("text", ["1,234", "12.5 %", "3.4 MB", "-0.12 nats", "1e-05", ""])
+@pytest.mark.parametrize(
+    "text", ["1,234", "12.5 %", "3.4 MB", "-0.12 nats", "1e-05", "42.3 to 57.1 %", ""]
+)
 def test_numbers(text: str) -> None:
     assert is_number(text)
 
