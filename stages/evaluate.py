@@ -38,7 +38,6 @@ def run(context: Context) -> Result:
             "vocab": context.inputs["vocab"],
             "config": EvaluateConfig.model_validate(context.node.config["evaluate"]),
             "device": context.node.settings["cluster"]["device"],
-            "threads": max(1, math.floor(context.granted.cpus)),
         },
     )
     context.progress.advance(record["figures"]["rows"])
@@ -107,7 +106,6 @@ def evaluate_model(
     vocab: Artifact,
     config: EvaluateConfig,
     device: str,
-    threads: int,
 ) -> Record:
     """Runs in a Ray task; returns {"figures", "filled"}."""
     import torch
@@ -119,7 +117,8 @@ def evaluate_model(
     from stages.training.loader import DataError, Limits, read_index
     from stages.training.weights import set_weights
 
-    torch.set_num_threads(threads)
+    # Ray gives a task OMP_NUM_THREADS = its CPUs, which torch follows; on a cluster these are those
+    # of one node, however much was granted.
     tokenizer = load_tokenizer(vocab)
     shape = BertConfig(**json.loads(pretrain.read_bytes("model.json")))
     model = BertForPreTraining(shape)
