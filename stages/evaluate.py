@@ -108,7 +108,6 @@ def evaluate_model(
     device: str,
 ) -> Record:
     """Runs in a Ray task; returns {"figures", "filled"}."""
-    import torch
     from safetensors.torch import load
 
     from model.bert import BertForPreTraining

@@ -21,7 +21,6 @@ CARRIERS = {
     "stages.nodes",
     "stages.parallel",
     "stages.raw",
-    "stages.nodes",
     "stages.remote",
     "stages.scratch",
     "stages.text",
