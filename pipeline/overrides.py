@@ -40,7 +40,9 @@ class Override:
 
 def find_groups(folders: Sequence[Path]) -> Groups:
     """The groups and options in `folders`; of several `config.yaml` the first counts."""
+    import yaml
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     options: dict[str, set[str]] = {}
     for folder in folders:
@@ -52,8 +54,9 @@ def find_groups(folders: Sequence[Path]) -> Groups:
         for item in OmegaConf.load(primary).get("defaults") or []:
             if not isinstance(item, str):
                 listed |= {str(key).split()[-1] for key in item}
-    except Exception:
-        pass
+    except (yaml.YAMLError, OmegaConfBaseException, AttributeError, TypeError, OSError):
+        # Composing reads the file again and says what is wrong with it, and where.
+        listed = set()
     return Groups({g: tuple(sorted(o)) for g, o in sorted(options.items())}, frozenset(listed))
 
 
