@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.config import RunConfig
 from pipeline.stage import Json, Node, RawInput, Resources, Stage
-from stages.config import Config, PhaseConfig
+from stages.config import INHERITED, Config, PhaseConfig
 from stages.summary import summary_lines
 
 
@@ -135,21 +135,25 @@ CATALOG = TextCatalog()
 
 
 def _shard(config: Config) -> Node:
-    corpus = config.corpus.model_dump(mode="json")
+    whole = config.corpus.model_dump(mode="json")
     # The listing stands for the paths: the same files elsewhere are the same corpus.
-    paths = corpus.pop("paths")
-    threshold = corpus.pop("max_unreadable_share")
+    outside = {"paths", "sources", "max_unreadable_share"}
     if config.corpus.kind == "python_docs":
-        for unused in ("format", "text_field", "encoding"):
-            corpus.pop(unused)
+        outside |= {*INHERITED} - {"sample", "repeat"}
     else:
-        corpus.pop("distributions")
+        outside |= {"distributions"} | ({*INHERITED} if config.corpus.sources else set())
+    corpus = {key: value for key, value in whole.items() if key not in outside}
+    if config.corpus.sources:
+        corpus["sources"] = [
+            source.model_dump(mode="json", exclude={"paths"})
+            for source in config.corpus.resolved_sources()
+        ]
     return Node(
         name="shard",
         stage=SHARD,
         config={"corpus": corpus, "seeds": {"split": config.seed_for("split")}},
         settings={
-            "corpus": {"paths": paths, "max_unreadable_share": threshold},
+            "corpus": whole,
             "speed": config.speed.model_dump(mode="json"),
         },
         raw=_listing(config),

@@ -8,13 +8,15 @@ in its name, every field a description (`clozeline config show` prints them).
 from __future__ import annotations
 
 import codecs
+import difflib
 import hashlib
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from pipeline.config import Group, RunConfig
+from stages.text.listing import Format
 from stages.text.special_tokens import SPECIAL_TOKENS
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -22,6 +24,56 @@ Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+Sample = Annotated[float, Field(gt=0.0, le=1.0)]
+
+FORMATS = ("auto", *(name for name in get_args(Format) if name != "python"))
+"""How files are read; "auto" goes by the endings of `stages.text.listing.ENDINGS`."""
+
+
+def _known_format(value: str) -> str:
+    if value in FORMATS:
+        return value
+    near = difflib.get_close_matches(value.lower(), FORMATS, 1, 0.5)
+    hint = f" Perhaps you meant {near[0]}." if near else ""
+    raise ValueError(
+        f"{value!r} is no format of a corpus: it must be one of {', '.join(FORMATS)}.{hint}"
+    )
+
+
+def _known_encoding(value: str) -> str:
+    try:
+        codecs.lookup(value)
+    except LookupError:
+        raise ValueError(
+            f"{value!r} is no encoding that Python knows: try utf-8, latin-1 or cp1252"
+        ) from None
+    return value
+
+
+FormatName = Annotated[str, AfterValidator(_known_format)]
+Encoding = Annotated[str, AfterValidator(_known_encoding)]
+
+
+class SourceConfig(Group):
+    """One of several sources of a corpus; what is null is as `corpus` says."""
+
+    name: str | None = Field(
+        None, description="In reports and provenance; null: the source's place in the list."
+    )
+    paths: tuple[str, ...] = Field(description="As corpus.paths.", min_length=1)
+    format: FormatName | None = Field(None, description="As corpus.format.")
+    text_field: str | None = Field(None, description="As corpus.text_field.")
+    id_field: str | None = Field(None, description="As corpus.id_field.")
+    source_field: str | None = Field(None, description="As corpus.source_field.")
+    encoding: Encoding | None = Field(None, description="As corpus.encoding.")
+    sample: Sample | None = Field(None, description="As corpus.sample.")
+    repeat: PositiveInt | None = Field(None, description="As corpus.repeat.")
+
+
+INHERITED = ("format", "text_field", "id_field", "source_field", "encoding", "sample", "repeat")
+"""Fields that a source takes from `corpus` where it leaves them out."""
 
 
 class CorpusConfig(Group):
@@ -34,13 +86,37 @@ class CorpusConfig(Group):
         (),
         description="Files, folders or globs (kind: files). Absolute, or from the current folder.",
     )
-    format: Literal["auto", "text", "sentences", "jsonl", "parquet"] = Field(
+    sources: tuple[SourceConfig, ...] = Field(
+        (),
+        description="Instead of paths: several sources in one corpus, each {name, paths, sample, "
+        "repeat...}; fields that one leaves out are as below.",
+    )
+    format: FormatName = Field(
         "auto",
-        description="text: a document a file; sentences: google-research/bert (a sentence a line, "
-        "blank lines between documents); auto: by the name's ending.",
+        description="text: a document a file; blank_lines: blank lines between documents; "
+        "sentences: google-research/bert (a sentence a line, blank lines between documents); "
+        "jsonl: an object a line; csv, tsv, parquet, arrow: a row a document; wikiextractor: "
+        "<doc>...</doc>; mediawiki: XML dumps; wikitext: articles under = Title =; auto: by the "
+        "name's ending.",
     )
     text_field: str = Field("text", description="Column or key that holds the text.")
-    encoding: str = Field("utf-8", description="Of text files; a BOM wins over it.")
+    id_field: str | None = Field(
+        "id", description="Column or key of a record's id, kept as provenance where it is there."
+    )
+    source_field: str | None = Field(
+        None, description="Column or key that says where a record came from; null: its file."
+    )
+    encoding: Encoding = Field("utf-8", description="Of text files; a BOM wins over it.")
+    sample: Sample = Field(
+        1.0,
+        description="Share of documents kept, chosen by a hash of their content: the same ones in "
+        "any files.",
+    )
+    repeat: PositiveInt = Field(
+        1,
+        description="Copies of each training document, made after deduplication; validation "
+        "documents are never repeated.",
+    )
     distributions: tuple[str, ...] = Field(
         (), description="Installed distributions that python_docs reads besides the stdlib."
     )
@@ -69,16 +145,43 @@ class CorpusConfig(Group):
         0.01, description="More unreadable documents than this fail the stage. Changes no result."
     )
 
-    @field_validator("encoding")
-    @classmethod
-    def _known_encoding(cls, value: str) -> str:
-        try:
-            codecs.lookup(value)
-        except LookupError:
+    def resolved_sources(self) -> tuple[SourceConfig, ...]:
+        """The sources with every null filled in; of `paths`, the one source without a name."""
+        own = {name: getattr(self, name) for name in INHERITED}
+        if not self.sources:
+            return (SourceConfig(name="", paths=self.paths, **own),)
+        return tuple(
+            SourceConfig(
+                **{
+                    **own,
+                    **{k: v for k, v in source.model_dump().items() if v is not None},
+                    "name": source.name or str(place),
+                }
+            )
+            for place, source in enumerate(self.sources, start=1)
+        )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.kind == "python_docs":
+            for key in ("paths", "sources"):
+                if getattr(self, key):
+                    raise ValueError(
+                        f"corpus.{key} is given, but corpus.kind=python_docs reads no files: set "
+                        f"corpus=text (or another group of files), or leave corpus.{key} out"
+                    )
+        if self.paths and self.sources:
             raise ValueError(
-                f"{value!r} is no encoding that Python knows: try utf-8, latin-1 or cp1252"
-            ) from None
-        return value
+                "corpus.paths and corpus.sources are both given: move the paths into a source, "
+                "{paths: [...]}, or leave one of them out"
+            )
+        names = [source.name for source in self.resolved_sources()] if self.sources else []
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(
+                f"corpus.sources: two sources are named {twice!r}: give each a name of its own"
+            )
+        return self
 
 
 class VocabConfig(Group):
@@ -363,9 +466,9 @@ class Config(RunConfig):
 
     @model_validator(mode="after")
     def _corpus_is_named(self) -> Self:
-        if self.corpus.kind == "files" and not self.corpus.paths:
+        if self.corpus.kind == "files" and not (self.corpus.paths or self.corpus.sources):
             raise ValueError(
                 "corpus.paths is empty: name files, folders or globs, "
-                "e.g. corpus.paths=[/data/books]"
+                "e.g. corpus.paths=[/data/books], or several sources in corpus.sources"
             )
         return self

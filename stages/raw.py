@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from pipeline.stage import RawInput, UserError
-from stages.config import CorpusConfig
-from stages.text.listing import DocsListing, FileListing, InputNotFound, list_files
+from stages.config import CorpusConfig, SourceConfig
+from stages.text.listing import (
+    DocsListing,
+    FileListing,
+    InputNotFound,
+    MixedListing,
+    SourceOptions,
+    list_files,
+)
 from stages.text.python_docs import list_python_docs
 
 
-def corpus_listing(corpus: CorpusConfig, base: Path) -> FileListing | DocsListing:
+def corpus_listing(corpus: CorpusConfig, base: Path) -> MixedListing | DocsListing:
     """What the corpus consists of; relative paths are from `base`.
 
     Raises:
         UserError: it is not there, or holds nothing readable.
     """
+    if corpus.kind == "python_docs":
+        options = SourceOptions(sample=corpus.sample, repeat=corpus.repeat)
+        return dataclasses.replace(list_python_docs(corpus.distributions), source=options)
+    return MixedListing(tuple(_source_listing(s, base) for s in corpus.resolved_sources()))
+
+
+def _source_listing(source: SourceConfig, base: Path) -> FileListing:
+    options = SourceOptions(**source.model_dump(exclude={"paths"}))
     try:
-        if corpus.kind == "python_docs":
-            return list_python_docs(corpus.distributions)
-        return list_files(corpus.paths, base, corpus.format)
+        listing = list_files(source.paths, base, options.format)
     except InputNotFound as error:
-        raise UserError(str(error)) from None
+        where = f"corpus.sources {source.name}: " if source.name else ""
+        raise UserError(f"{where}{error}") from None
+    return dataclasses.replace(listing, source=options)
 
 
 def list_corpus(corpus: CorpusConfig, base: Path) -> RawInput:

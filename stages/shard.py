@@ -43,10 +43,8 @@ def run(context: Context) -> Result:
 
 
 def _config(context: Context) -> CorpusConfig:
-    # What the fingerprint leaves out (paths, thresholds) stands in the settings.
-    return CorpusConfig.model_validate(
-        {**context.node.settings["corpus"], **context.node.config["corpus"]}
-    )
+    # All of it: the slice that is fingerprinted knows no paths and no thresholds.
+    return CorpusConfig.model_validate(context.node.settings["corpus"])
 
 
 def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:

@@ -56,8 +56,10 @@ class Reader:
         held: list[pa.Table] = []
         held_bytes = 0
         options = ReadOptions(
-            text_field=self._config.text_field,
-            encoding=self._config.encoding,
+            text_field=split.text_field,
+            id_field=split.id_field,
+            source_field=split.source_field,
+            encoding=split.encoding,
             batch_bytes=self._batch_bytes,
         )
         began = time.perf_counter()

@@ -18,7 +18,20 @@ from typing import Any, Literal
 
 from stages.text.folders import WILDCARDS, regular_file, split_glob, walk
 
-Format = Literal["text", "sentences", "jsonl", "parquet", "python"]
+Format = Literal[
+    "text",
+    "blank_lines",
+    "sentences",
+    "jsonl",
+    "csv",
+    "tsv",
+    "parquet",
+    "arrow",
+    "wikiextractor",
+    "mediawiki",
+    "wikitext",
+    "python",
+]
 
 ENDINGS: Mapping[str, Format] = {
     ".txt": "text",
@@ -35,6 +48,33 @@ COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".
 
 FILE_SPLIT_BYTES = 8_000_000
 PYTHON_SPLIT_BYTES = 2_000_000
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """How the records of one source of a corpus are read, and how much of them counts.
+
+    Attributes:
+        name: of the source, in reports and provenance; "" where a corpus is one source.
+        format: "auto" or a format.
+        text_field: column or key that holds the text.
+        id_field: column or key of an id; None: none.
+        source_field: column or key that names where a record came from; None: its file does.
+        encoding: of text formats.
+        sample: share of documents kept, 0 < sample <= 1, chosen by a keyed hash of their content.
+            A document that several sources hold is kept when one of them keeps it.
+        repeat: copies of each training document, 1 or more, made after deduplication. Of a document
+            that several sources hold, the largest counts.
+    """
+
+    name: str = ""
+    format: str = "auto"
+    text_field: str = "text"
+    id_field: str | None = "id"
+    source_field: str | None = None
+    encoding: str = "utf-8"
+    sample: float = 1.0
+    repeat: int = 1
 
 
 class InputNotFound(ValueError):  # noqa: N818 - "not found" says that it is an error
@@ -70,11 +110,12 @@ class Skipped:
 
 @dataclass(frozen=True)
 class FileListing:
-    """Files of a corpus in the order of their paths; `root` is absolute and not fingerprinted."""
+    """Files of one source in the order of their paths; `root` is absolute, not fingerprinted."""
 
     root: str
     entries: tuple[FileEntry, ...]
     skipped: tuple[Skipped, ...]
+    source: SourceOptions = SourceOptions()
 
     def fingerprint_entries(self) -> list[Any]:
         """JSON that stands for the content: path, size and mtime of each file."""
@@ -87,6 +128,44 @@ class FileListing:
         """One line for a person."""
         size = sum(e.size for e in self.entries)
         return f"{len(self.entries)} files, {size / 1e6:.1f} MB in {self.root}"
+
+
+@dataclass(frozen=True)
+class MixedListing:
+    """Files of a corpus, source by source."""
+
+    sources: tuple[FileListing, ...]
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """What is not read in any source; paths begin with the source's name."""
+        return tuple(
+            Skipped(provenance(listing.source.name, item.path), item.reason)
+            for listing in self.sources
+            for item in listing.skipped
+        )
+
+    def fingerprint_entries(self) -> list[Any]:
+        """As of each source, with its name."""
+        return [
+            {"source": listing.source.name, **entry} if listing.source.name else entry
+            for listing in self.sources
+            for entry in listing.fingerprint_entries()
+        ]
+
+    def description(self) -> str:
+        """One line for a person."""
+        return "; ".join(
+            f"{listing.source.name}: {listing.description()}"
+            if listing.source.name
+            else listing.description()
+            for listing in self.sources
+        )
+
+
+def provenance(source: str, path: str) -> str:
+    """Where something came from, for a person: the file, after the name of its source."""
+    return f"{source}/{path}" if source else path
 
 
 @dataclass(frozen=True)
@@ -116,6 +195,7 @@ class DocsListing:
 
     distributions: tuple[Distribution, ...]
     missing: tuple[Skipped, ...]
+    source: SourceOptions = SourceOptions()
 
     def fingerprint_entries(self) -> list[Any]:
         """JSON that stands for the content: name, version and RECORD hash of each."""
@@ -139,6 +219,7 @@ class Split:
         source: name of the distribution; "" for files (their source is their path).
         root: folder that `files` are relative to.
         bytes: stored size of all files, for progress and balance.
+        name, text_field, id_field, source_field, encoding, sample, repeat: as `SourceOptions`.
     """
 
     source: str
@@ -147,6 +228,13 @@ class Split:
     format: Format
     compression: str
     bytes: int
+    name: str = ""
+    text_field: str = "text"
+    id_field: str | None = "id"
+    source_field: str | None = None
+    encoding: str = "utf-8"
+    sample: float = 1.0
+    repeat: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """A plain dict that `from_json` takes."""
@@ -228,15 +316,21 @@ def list_files(
     )
 
 
-def splits(listing: FileListing | DocsListing, target_bytes: int | None = None) -> list[Split]:
+def splits(
+    listing: FileListing | MixedListing | DocsListing, target_bytes: int | None = None
+) -> list[Split]:
     """Cut a listing into work items of about `target_bytes` of stored bytes, in a fixed order.
 
     Small files of one format share an item; a large file is an item of its own.
     """
+    if isinstance(listing, MixedListing):
+        return [split for source in listing.sources for split in splits(source, target_bytes)]
+    options = asdict(listing.source)
+    del options["format"]
     if isinstance(listing, DocsListing):
         target = target_bytes or PYTHON_SPLIT_BYTES
         return [
-            Split(d.name, d.root, tuple(path for path, _ in group), "python", "", size)
+            Split(d.name, d.root, tuple(path for path, _ in group), "python", "", size, **options)
             for d in listing.distributions
             for group, size in _groups(d.modules, target)
         ]
@@ -245,7 +339,9 @@ def splits(listing: FileListing | DocsListing, target_bytes: int | None = None) 
     for e in listing.entries:
         kinds.setdefault((e.format, e.compression), []).append((e.path, e.size))
     return [
-        Split("", listing.root, tuple(path for path, _ in group), kind, compression, size)
+        Split(
+            "", listing.root, tuple(path for path, _ in group), kind, compression, size, **options
+        )
         for (kind, compression), files in sorted(kinds.items())
         for group, size in _groups(files, target)
     ]

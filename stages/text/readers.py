@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from stages.text.listing import Split
+from stages.text.listing import Split, provenance
 from stages.text.python_docs import (
     Unparsable,
     module_docstrings,
@@ -117,6 +117,7 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
     for file in split.files:
         # A name that is not UTF-8 cannot stand in a column of strings as it is.
         source = os.fsencode(file).decode("utf-8", "backslashreplace")
+        source = provenance(split.name, source)
         path = str(Path(split.root) / file)
         if split.format == "python":
             records, source = _module_record(path, file), split.source

@@ -53,9 +53,15 @@ def test_default_is_the_demo() -> None:
     assert all("[MASK]" in sentence for sentence in demo.evaluate.sentences)
 
 
+def books(group: str, option: str) -> list[str]:
+    """What a group of files needs beside itself."""
+    files = group == "corpus" and option != "python_docs"
+    return ["corpus.paths=[/data/books]"] if files else []
+
+
 @pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_packaged_option_is_valid(group: str, option: str) -> None:
-    found = config(f"{group}={option}", "corpus.paths=[/data/books]")
+    found = config(f"{group}={option}", *books(group, option))
     if group == "model":
         assert found.model.hidden_size % found.model.num_heads == 0
 
@@ -64,7 +70,7 @@ def test_every_packaged_option_is_valid(group: str, option: str) -> None:
 def test_every_packaged_value_arrives(group: str, option: str) -> None:
     """A key that composing dropped or put elsewhere would not be where the file says it is."""
     wanted = yaml.safe_load((PACKAGED / group / f"{option}.yaml").read_text("utf-8"))
-    found = compose([f"{group}={option}", "corpus.paths=[/data/books]"], None, Config)
+    found = compose([f"{group}={option}", *books(group, option)], None, Config)
     tree = found.config.model_dump(mode="json")[group]
     for key, value in wanted.items():
         if (group, key) != ("corpus", "paths"):
@@ -112,6 +118,18 @@ def test_lists_and_phases_on_the_command_line() -> None:
     )
     assert found.corpus.paths == ("/data/a.txt", "/data/b c/*.gz")
     assert [phase.steps for phase in found.phases] == [None, 9]
+
+
+def test_sources_inherit_what_they_leave_out() -> None:
+    found = config(
+        "corpus=jsonl",
+        "corpus.text_field=body",
+        "corpus.sources=[{name:wiki,paths:[/data/wiki],sample:0.1},{paths:[/b.csv],format:csv}]",
+        "corpus.repeat=3",
+    )
+    wiki, second = found.corpus.resolved_sources()
+    assert (wiki.name, wiki.format, wiki.sample, wiki.repeat) == ("wiki", "jsonl", 0.1, 3)
+    assert (second.name, second.format, second.sample, second.text_field) == ("2", "csv", 1, "body")
 
 
 def test_origins() -> None:
@@ -221,6 +239,25 @@ def test_nothing_is_left_behind_between_compositions(tmp_path: Path) -> None:
         ("mask.mask_share=0.95", ["mask.mask_share", "mask.random_share", "1.05"]),
         ("vocab.size=3", ["vocab.size=3", "[MASK]"]),
         ("corpus=text", ["corpus.paths", "empty"]),
+        ("corpus.paths=[a]", ["corpus.paths", "python_docs", "corpus=text"]),
+        ("corpus.sources=[{paths:[a]}]", ["corpus.sources", "python_docs", "corpus=text"]),
+        ("corpus=text corpus.paths=[a] corpus.sources=[{paths:[b]}]", ["both given", "leave one"]),
+        ("corpus.sample=0", ["corpus.sample=0", "above 0 and of at most 1"]),
+        ("corpus.repeat=0", ["corpus.repeat=0", "at least 1"]),
+        ("corpus=text corpus.format=jsnl", ["'jsnl'", "Perhaps you meant jsonl", "wikitext"]),
+        (
+            "corpus=text corpus.sources=[{paths:[a],repeat:0}]",
+            ["corpus.sources.0.repeat=0", "at least 1"],
+        ),
+        (
+            "corpus=text corpus.sources=[{paths:[a],smaple:0.1}]",
+            ["corpus.sources.0.smaple", "corpus.sources.0.sample"],
+        ),
+        ("corpus=text corpus.sources=[{name:a}]", ["corpus.sources.0.paths is missing"]),
+        (
+            "corpus=text corpus.sources=[{name:a,paths:[b]},{name:a,paths:[c]}]",
+            ["two sources are named 'a'"],
+        ),
         # Not an override at all.
         ("foo", ["foo", "key=value", "--only foo"]),
         ("whole_word", ["mask=whole_word"]),

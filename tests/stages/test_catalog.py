@@ -93,6 +93,22 @@ def test_a_changed_value_is_in_the_slice_of_its_node_alone() -> None:
         assert {name for name in plain if plain[name] != changed[name]} == expected
 
 
+def test_where_files_lie_is_in_no_slice_but_how_they_are_read_is() -> None:
+    def shard(**corpus: object) -> dict[str, object]:
+        return dict(CATALOG.nodes(config(corpus=corpus))[0].config)
+
+    plain = shard(paths=["a"])
+    assert shard(paths=["b"]) == plain
+    for changes in ({"sample": 0.5}, {"repeat": 2}, {"text_field": "body"}, {"format": "csv"}):
+        assert shard(paths=["a"], **changes) != plain
+    mixed = shard(sources=[{"paths": ["a"]}, {"paths": ["b"], "sample": 0.5}])
+    assert shard(sources=[{"paths": ["c"]}, {"paths": ["d"], "sample": 0.5}]) == mixed
+    assert shard(sources=[{"paths": ["a"]}, {"paths": ["b"], "sample": 0.4}]) != mixed
+    # What every source sets itself or inherits stands with the sources alone.
+    inherited = shard(sample=0.5, sources=[{"paths": ["a"], "sample": 1}, {"paths": ["b"]}])
+    assert inherited == mixed
+
+
 def imported(module: str) -> set[str]:
     """Modules of `stages` and `model` that a module imports, inside functions too."""
     path = ROOT / (module.replace(".", "/") + ".py")
