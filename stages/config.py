@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from pipeline.config import Group, RunConfig
-from stages.text.listing import Format
+from stages.text.listing import DETECT, Format
 from stages.text.special_tokens import SPECIAL_TOKENS
 
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -43,11 +43,13 @@ def _known_format(value: str) -> str:
 
 
 def _known_encoding(value: str) -> str:
+    if value == DETECT:
+        return value
     try:
         codecs.lookup(value)
     except LookupError:
         raise ValueError(
-            f"{value!r} is no encoding that Python knows: try utf-8, latin-1 or cp1252"
+            f"{value!r} is no encoding that Python knows: try utf-8, latin-1, cp1252 or {DETECT}"
         ) from None
     return value
 
@@ -106,7 +108,9 @@ class CorpusConfig(Group):
     source_field: str | None = Field(
         None, description="Column or key that says where a record came from; null: its file."
     )
-    encoding: Encoding = Field("utf-8", description="Of text files; a BOM wins over it.")
+    encoding: Encoding = Field(
+        "utf-8", description="Of text files; a BOM wins over it; detect: by each file's content."
+    )
     sample: Sample = Field(
         1.0,
         description="Share of documents kept, chosen by a hash of their content: the same ones in "

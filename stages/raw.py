@@ -31,7 +31,8 @@ def corpus_listing(corpus: CorpusConfig, base: Path) -> MixedListing | DocsListi
 
 
 def _source_listing(source: SourceConfig, base: Path) -> FileListing:
-    options = SourceOptions(**source.model_dump(exclude={"paths"}))
+    values = {k: "" if v is None else v for k, v in source.model_dump(exclude={"paths"}).items()}
+    options = SourceOptions(**values)
     try:
         listing = list_files(source.paths, base, options.format)
     except InputNotFound as error:

@@ -11,6 +11,7 @@ that is moved as a whole stays the same corpus.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,8 +41,27 @@ ENDINGS: Mapping[str, Format] = {
     ".ndjson": "jsonl",
     ".json": "jsonl",
     ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".xml": "mediawiki",
+    ".tokens": "wikitext",
 }
 """Endings that `auto` reads. `.json` is read as JSON lines."""
+
+NAMES: Mapping[str, Format] = {
+    r"wiki_\d+": "wikiextractor",
+    r"wiki\.(train|valid|test)\.raw": "wikitext",
+}
+"""Names that `auto` knows whatever their ending: as WikiExtractor and the WikiText corpora give."""
+
+ENDS_AS_TEXT = ("text", "blank_lines", "sentences", "wikiextractor", "wikitext")
+"""Formats that files ending in .txt may have when it is named."""
+
+DETECT = "detect"
+"""An encoding that is found out from each file's content."""
 
 COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 """Endings that may follow those of `ENDINGS`."""
@@ -58,9 +78,9 @@ class SourceOptions:
         name: of the source, in reports and provenance; "" where a corpus is one source.
         format: "auto" or a format.
         text_field: column or key that holds the text.
-        id_field: column or key of an id; None: none.
-        source_field: column or key that names where a record came from; None: its file does.
-        encoding: of text formats.
+        id_field: column or key of an id; "" for none.
+        source_field: column or key that names where a record came from; "": its file does.
+        encoding: of text formats, or "detect".
         sample: share of documents kept, 0 < sample <= 1, chosen by a keyed hash of their content.
             A document that several sources hold is kept when one of them keeps it.
         repeat: copies of each training document, 1 or more, made after deduplication. Of a document
@@ -70,8 +90,8 @@ class SourceOptions:
     name: str = ""
     format: str = "auto"
     text_field: str = "text"
-    id_field: str | None = "id"
-    source_field: str | None = None
+    id_field: str = "id"
+    source_field: str = ""
     encoding: str = "utf-8"
     sample: float = 1.0
     repeat: int = 1
@@ -230,8 +250,8 @@ class Split:
     bytes: int
     name: str = ""
     text_field: str = "text"
-    id_field: str | None = "id"
-    source_field: str | None = None
+    id_field: str = "id"
+    source_field: str = ""
     encoding: str = "utf-8"
     sample: float = 1.0
     repeat: int = 1
@@ -247,19 +267,23 @@ class Split:
 
 
 def file_format(name: str, wanted: str = "auto") -> tuple[Format | None, str]:
-    """Format and compression of a file by the ending of its name; None where it has no known one.
+    """Format and compression of a file by its name; None where the name tells no known one.
 
     With a format named (`wanted` is not "auto"), a file without a known ending has that format, and
     one whose ending belongs to another format has None.
     """
-    path = Path(name.lower())
-    compression = COMPRESSIONS.get(path.suffix, "")
+    name = name.lower().rpartition("/")[2]
+    stem, dot, ending = name.rpartition(".")
+    compression = COMPRESSIONS.get(dot + ending, "") if stem else ""
     if compression:
-        path = path.with_suffix("")
-    known = ENDINGS.get(path.suffix)
+        name = stem
+        stem, dot, ending = name.rpartition(".")
+    known = ENDINGS.get(dot + ending) if stem else None
     if wanted == "auto":
+        if known is None:
+            known = next((kind for names, kind in NAMES.items() if re.fullmatch(names, name)), None)
         return known, compression
-    belongs = known is None or known == wanted or (known == "text" and wanted == "sentences")
+    belongs = known is None or known == wanted or (known == "text" and wanted in ENDS_AS_TEXT)
     return (wanted if belongs else None), compression  # type: ignore[return-value]
 
 

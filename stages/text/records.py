@@ -21,16 +21,17 @@ class ReadOptions:
 
     Attributes:
         text_field: column or key that holds the text (Parquet, JSON lines).
-        id_field: column or key of an id, kept as provenance where it exists; None: none.
-        source_field: column or key that says where a record came from; None: its file.
+        id_field: column or key of an id, kept as provenance where it exists.
+        source_field: column or key of a source, kept as provenance instead of the file's path
+            where it exists; "" for none.
         encoding: of text formats; a byte order mark wins over it.
         batch_bytes: text a batch aims at.
         max_record_bytes: longer records are not read, but counted as too_large.
     """
 
     text_field: str = "text"
-    id_field: str | None = "id"
-    source_field: str | None = None
+    id_field: str = "id"
+    source_field: str = ""
     encoding: str = "utf-8"
     batch_bytes: int = 4_000_000
     max_record_bytes: int = 256_000_000
