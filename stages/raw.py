@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from pipeline.stage import RawInput, UserError
 from stages.config import CorpusConfig, SourceConfig
+from stages.text.find_files import list_files
 from stages.text.listing import (
     DocsListing,
     FileListing,
     InputNotFound,
     MixedListing,
     SourceOptions,
-    list_files,
 )
 from stages.text.python_docs import list_python_docs
 
@@ -31,7 +32,8 @@ def corpus_listing(corpus: CorpusConfig, base: Path) -> MixedListing | DocsListi
 
 
 def _source_listing(source: SourceConfig, base: Path) -> FileListing:
-    values = {k: "" if v is None else v for k, v in source.model_dump(exclude={"paths"}).items()}
+    given = source.model_dump(exclude={"paths"})
+    values: dict[str, Any] = {k: "" if v is None else v for k, v in given.items()}
     options = SourceOptions(**values)
     try:
         listing = list_files(source.paths, base, options.format)

@@ -24,9 +24,10 @@ from stages.raw import corpus_listing
 from stages.scratch import open_scratch, scratch_names
 from stages.shard_report import shard_result
 from stages.shard_workers import Tally
-from stages.text.listing import DocsListing, splits
+from stages.text.listing import DocsListing
 from stages.text.readers import UNREADABLE
 from stages.text.sharding import shard_cuts
+from stages.text.splitting import splits
 
 LEAST_VALIDATION_DOCUMENTS = 2
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from pipeline.store import ArtifactWriter
 from stages.config import CorpusConfig
-from stages.parallel import Record
+from stages.parallel import JobFailed, Record
 from stages.scratch import open_scratch, write_scratch
 from stages.tables import write_table
 from stages.text.cleaning import CleaningOptions, clean, long_enough
@@ -25,6 +25,7 @@ from stages.text.readers import Batch, read
 from stages.text.records import ReadOptions
 from stages.text.sentences import sentence_ends
 from stages.text.sharding import document_rows, merge_shard
+from stages.text.uris import RemoteFailure
 
 PIECE_BYTES = 32_000_000
 """Cleaned text that the first pass holds before it writes a piece."""
@@ -63,7 +64,7 @@ class Reader:
             batch_bytes=self._batch_bytes,
         )
         began = time.perf_counter()
-        for batch in read(split, options):
+        for batch in _batches(split, options):
             tally.seconds["read"] += time.perf_counter() - began
             table = self._rows(batch, split, tally)
             # A piece without rows has no smallest and largest key for the merge to look at.
@@ -125,6 +126,13 @@ class Reader:
         sized = table.append_column("size", pc.binary_length(table["text"]))
         write_scratch(self._output, f"pieces/{name}", sized, row_group_size=PIECE_ROW_GROUP)
         return name
+
+
+def _batches(split: Split, options: ReadOptions) -> Iterator[Batch]:
+    try:
+        yield from read(split, options)
+    except RemoteFailure as error:
+        raise JobFailed(str(error)) from error
 
 
 class Tally:

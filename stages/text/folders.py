@@ -18,12 +18,13 @@ def split_glob(path: str) -> tuple[str, tuple[str, ...]]:
     return str(Path(*parts[:first])), parts[first:]
 
 
-def _matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+def matches(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Whether the parts of a path are what the parts of a glob name."""
     if not pattern:
         return not parts
     if pattern[0] == "**":
-        return any(_matches(parts[i:], pattern[1:]) for i in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+        return any(matches(parts[i:], pattern[1:]) for i in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and matches(parts[1:], pattern[1:])
 
 
 def _leads_to_match(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
@@ -62,9 +63,9 @@ def walk(top: str, pattern: tuple[str, ...]) -> Iterator[tuple[str, bool, str]]:
                 deeper.append((item.path, parts))
             elif not pattern:
                 yield item.path, False, ""
-            elif _matches(parts, pattern):
+            elif matches(parts, pattern):
                 yield item.path, True, ""
-            elif any(_matches(parts[:i], pattern) for i in range(1, len(parts))):
+            elif any(matches(parts[:i], pattern) for i in range(1, len(parts))):
                 yield item.path, False, ""
         stack.extend(reversed(deeper))
 

@@ -1,23 +1,16 @@
-"""What a corpus consists of, found without reading it.
+"""What a corpus consists of, and the work items that it is cut into.
 
-`plan` fingerprints these listings, so this module uses the standard library alone and looks only
-at names, sizes and times. Distributions are listed by `python_docs.list_python_docs`.
-
-The corpus root is the deepest folder that holds everything given: a folder given alone is its own
-root, a file given alone has its folder as root. Paths in listings are relative to it, so a corpus
-that is moved as a whole stays the same corpus.
+`plan` fingerprints these listings, so this module uses the standard library alone. Files are listed
+by `find_files.list_files`, distributions by `python_docs.list_python_docs`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
-
-from stages.text.folders import WILDCARDS, regular_file, split_glob, walk
 
 Format = Literal[
     "text",
@@ -66,9 +59,6 @@ DETECT = "detect"
 COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 """Endings that may follow those of `ENDINGS`."""
 
-FILE_SPLIT_BYTES = 8_000_000
-PYTHON_SPLIT_BYTES = 2_000_000
-
 
 @dataclass(frozen=True)
 class SourceOptions:
@@ -111,6 +101,7 @@ class FileEntry:
         mtime_ns: time of last change.
         format: how its content is read.
         compression: "gzip", "bz2", "xz", "zstd" or "" for none.
+        etag: stands for the content where there is no time of change.
     """
 
     path: str
@@ -118,6 +109,7 @@ class FileEntry:
     mtime_ns: int
     format: Format
     compression: str
+    etag: str = ""
 
 
 @dataclass(frozen=True)
@@ -140,14 +132,20 @@ class FileListing:
     def fingerprint_entries(self) -> list[Any]:
         """JSON that stands for the content: path, size and mtime of each file."""
         return [
-            {"path": e.path, "size": e.size, "mtime_ns": e.mtime_ns, "format": e.format}
+            {
+                "path": provenance(self.source.name, e.path),
+                "size": e.size,
+                "mtime_ns": e.mtime_ns,
+                "format": e.format,
+                **({"etag": e.etag} if e.etag else {}),
+            }
             for e in self.entries
         ]
 
     def description(self) -> str:
         """One line for a person."""
         size = sum(e.size for e in self.entries)
-        return f"{len(self.entries)} files, {size / 1e6:.1f} MB in {self.root}"
+        return f"{len(self.entries)} files, {size / 1e6:.1f} MB in {shown(self.root)}"
 
 
 @dataclass(frozen=True)
@@ -166,12 +164,8 @@ class MixedListing:
         )
 
     def fingerprint_entries(self) -> list[Any]:
-        """As of each source, with its name."""
-        return [
-            {"source": listing.source.name, **entry} if listing.source.name else entry
-            for listing in self.sources
-            for entry in listing.fingerprint_entries()
-        ]
+        """Those of each source."""
+        return [entry for listing in self.sources for entry in listing.fingerprint_entries()]
 
     def description(self) -> str:
         """One line for a person."""
@@ -181,6 +175,12 @@ class MixedListing:
             else listing.description()
             for listing in self.sources
         )
+
+
+def shown(root: str) -> str:
+    """A path without the keys and options that a URI can hold."""
+    scheme, separator, rest = root.partition("://")
+    return scheme + separator + re.sub(r"^[^/?]*@|\?.*", "", rest) if separator else root
 
 
 def provenance(source: str, path: str) -> str:
@@ -238,7 +238,9 @@ class Split:
     Attributes:
         source: name of the distribution; "" for files (their source is their path).
         root: folder that `files` are relative to.
-        bytes: stored size of all files, for progress and balance.
+        bytes: stored size of all files (or of the range), for progress and balance.
+        start: the first byte of a range; records that begin in it are read.
+        end: the byte after a range; None: all of each file is read.
         name, text_field, id_field, source_field, encoding, sample, repeat: as `SourceOptions`.
     """
 
@@ -248,6 +250,8 @@ class Split:
     format: Format
     compression: str
     bytes: int
+    start: int = 0
+    end: int | None = None
     name: str = ""
     text_field: str = "text"
     id_field: str = "id"
@@ -287,180 +291,13 @@ def file_format(name: str, wanted: str = "auto") -> tuple[Format | None, str]:
     return (wanted if belongs else None), compression  # type: ignore[return-value]
 
 
-def list_files(
-    paths: Sequence[str], base: str | os.PathLike[str] = ".", format: str = "auto"
-) -> FileListing:
-    """List the files of `paths`: files, folders (with all below) and globs (`*`, `?`, `[]`, `**`).
-
-    Args:
-        paths: absolute, or relative to `base`.
-        base: an absolute folder, or one relative to the current folder.
-        format: "auto" or a format. Files named one by one or by a glob are read in a named format
-            whatever their ending; in folders, files that end as another format are skipped.
-
-    Hidden names in folders, what has no known ending (with "auto") and what is not a regular file
-    are skipped and listed. A file reachable in several ways is listed once; links are followed,
-    loops are not. FIFOs and sockets are never opened.
-
-    Raises:
-        InputNotFound: a path does not exist or is not readable as said, or nothing is left.
-    """
-    gathered = _Gathered(format)
-    roots: list[str] = []
-    for given in sorted(paths):
-        path = os.path.normpath(Path(base).absolute() / Path(given).expanduser())
-        pattern: tuple[str, ...] = ()
-        if not os.path.lexists(path) and any(c in given for c in WILDCARDS):
-            path, pattern = split_glob(path)
-        if not Path(path).exists():
-            raise InputNotFound(f"corpus path does not exist: {given} (looked at {path})")
-        if not Path(path).is_dir():
-            roots.append(str(Path(path).parent))
-            gathered.add_given(path, given)
-            continue
-        roots.append(path)
-        matched = False
-        for file, named, problem in walk(path, pattern):
-            matched = True
-            gathered.add_found(file, named, problem)
-        if pattern and not matched:
-            raise InputNotFound(f"no file matches the corpus path {given} (looked under {path})")
-    if not gathered.files:
-        raise InputNotFound(_nothing_readable(paths, format, gathered.skipped))
-    root = os.path.commonpath(roots)
-    entries = [
-        FileEntry(relative_path(file, root), info.st_size, info.st_mtime_ns, kind, compression)
-        for file, (info, kind, compression) in gathered.files.items()
-    ]
-    skipped = [Skipped(relative_path(file, root), why) for file, why in gathered.skipped.items()]
-    return FileListing(
-        root,
-        tuple(sorted(entries, key=lambda e: e.path)),
-        tuple(sorted(skipped, key=lambda s: s.path)),
-    )
-
-
-def splits(
-    listing: FileListing | MixedListing | DocsListing, target_bytes: int | None = None
-) -> list[Split]:
-    """Cut a listing into work items of about `target_bytes` of stored bytes, in a fixed order.
-
-    Small files of one format share an item; a large file is an item of its own.
-    """
-    if isinstance(listing, MixedListing):
-        return [split for source in listing.sources for split in splits(source, target_bytes)]
-    options = asdict(listing.source)
-    del options["format"]
-    if isinstance(listing, DocsListing):
-        target = target_bytes or PYTHON_SPLIT_BYTES
-        return [
-            Split(d.name, d.root, tuple(path for path, _ in group), "python", "", size, **options)
-            for d in listing.distributions
-            for group, size in _groups(d.modules, target)
-        ]
-    target = target_bytes or FILE_SPLIT_BYTES
-    kinds: dict[tuple[Format, str], list[tuple[str, int]]] = {}
-    for e in listing.entries:
-        kinds.setdefault((e.format, e.compression), []).append((e.path, e.size))
-    return [
-        Split(
-            "", listing.root, tuple(path for path, _ in group), kind, compression, size, **options
-        )
-        for (kind, compression), files in sorted(kinds.items())
-        for group, size in _groups(files, target)
-    ]
-
-
-def _groups(
-    files: Iterable[tuple[str, int]], target: int
-) -> Iterator[tuple[list[tuple[str, int]], int]]:
-    group: list[tuple[str, int]] = []
-    total = 0
-    for item in files:
-        if group and total + item[1] > target:
-            yield group, total
-            group, total = [], 0
-        group.append(item)
-        total += item[1]
-    if group:
-        yield group, total
+def is_dump_index(name: str) -> bool:
+    """Whether a file holds the offsets of a multistream dump: it ends as text and is none."""
+    return re.search(r"-multistream-index\d*\.txt(-p\d+p\d+)?\.", name + ".") is not None
 
 
 def relative_path(file: str, root: str) -> str:
     """`file` relative to `root`, with `/` on every system."""
-    return os.path.relpath(file, root).replace(os.sep, "/")
-
-
-class _Gathered:
-    """Files found so far, each under the first of its names, and what was skipped and why."""
-
-    def __init__(self, format: str) -> None:
-        self.format = format
-        self.files: dict[str, tuple[os.stat_result, Format, str]] = {}
-        self.skipped: dict[str, str] = {}
-        self._names: dict[str, str] = {}
-        self._folders: dict[str, str] = {}
-
-    def add_given(self, path: str, given: str) -> None:
-        """Add a file that was named by itself: that it cannot be read is an error."""
-        info, problem = regular_file(path)
-        if info is None:
-            raise InputNotFound(f"corpus path {given} is {problem}: name a file or a folder")
-        kind, compression = file_format(path, self.format)
-        if self.format != "auto":
-            kind = self.format  # type: ignore[assignment]
-        if kind is None:
-            raise InputNotFound(
-                f"cannot tell the format of {given} by its ending: set corpus.format "
-                f"(known endings: {_known_endings()})"
-            )
-        if self._first_name(path) == path:
-            self.files[path] = (info, kind, compression)
-
-    def add_found(self, path: str, named: bool, problem: str) -> None:
-        """Add a file found in a folder, `named` by a glob or not."""
-        info = None
-        if not problem:
-            info, problem = regular_file(path)
-        if info is None:
-            self.skipped[path] = problem
-            return
-        kind, compression = file_format(path, self.format)
-        if kind is None and named and self.format != "auto":
-            kind = self.format  # type: ignore[assignment]
-        if kind is None:
-            auto = self.format == "auto"
-            self.skipped[path] = "unknown ending" if auto else f"does not end as {self.format}"
-            return
-        first = self._first_name(path)
-        if first == path:
-            self.files[path] = (info, kind, compression)
-        else:
-            self.skipped[path] = f"the same file as {Path(first).name}"
-
-    def _first_name(self, path: str) -> str:
-        """The name under which the file at `path` was met first."""
-        # Folders hold many files: following a folder's links once is faster than for each file.
-        folder, name = os.path.split(path)
-        if Path(path).is_symlink():
-            real = os.path.realpath(path)
-        else:
-            if folder not in self._folders:
-                self._folders[folder] = os.path.realpath(folder)
-            real = f"{self._folders[folder]}{os.sep}{name}"
-        return self._names.setdefault(real, path)
-
-
-def _known_endings() -> str:
-    return f"{' '.join(ENDINGS)}, also with {' '.join(COMPRESSIONS)} behind"
-
-
-def _nothing_readable(paths: Sequence[str], format: str, skipped: Mapping[str, str]) -> str:
-    where = ", ".join(paths) or "corpus.paths is empty"
-    what = f"files ending in {_known_endings()}" if format == "auto" else f"{format} files"
-    saw = ""
-    if skipped:
-        name, why = next(iter(sorted(skipped.items())))
-        saw = f"; {len(skipped)} skipped, e.g. {Path(name).name} ({why})"
-    hint = "; for other endings set corpus.format" if format == "auto" else ""
-    return f"no readable file in {where}: read are {what}{hint}{saw}"
+    folder = root.rstrip(os.sep) + os.sep
+    inside = file[len(folder) :] if file.startswith(folder) else os.path.relpath(file, root)
+    return inside.replace(os.sep, "/")

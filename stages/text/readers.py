@@ -5,6 +5,7 @@ Nothing is lost without a reason: documents plus rejects are all records that we
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from stages.text.python_docs import (
     module_name,
     no_cycle_collection,
 )
+from stages.text.ranges import own_range
 from stages.text.records import (
     ReadOptions,
     Record,
@@ -30,6 +32,8 @@ from stages.text.records import (
     snippet,
     text_records,
 )
+from stages.text.streams import DamagedFile
+from stages.text.uris import is_remote, join_uri
 
 DOCUMENT_SCHEMA = pa.schema(
     [
@@ -110,6 +114,7 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
     A bad record or file is counted, never raised.
 
     Raises:
+        RemoteFailure: the filesystem of a URI fails: no fault of the file.
         LookupError: Python does not know `options.encoding`.
     """
     options = options or ReadOptions()
@@ -118,9 +123,11 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
         # A name that is not UTF-8 cannot stand in a column of strings as it is.
         source = os.fsencode(file).decode("utf-8", "backslashreplace")
         source = provenance(split.name, source)
-        path = str(Path(split.root) / file)
+        path = join_uri(split.root, file) if is_remote(split.root) else str(Path(split.root) / file)
         if split.format == "python":
             records, source = _module_record(path, file), split.source
+        elif split.end is not None:
+            records = _range_records(path, split, split.end, options)
         else:
             records = FORMATS[split.format](path, split.compression, options)
         for record in records:
@@ -133,6 +140,21 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
                 gathered = _Gathered()
     if gathered.texts or gathered.rejects:
         yield gathered.batch()
+
+
+def _range_records(
+    path: str, split: Split, end: int, options: ReadOptions
+) -> Iterator[Record | Reject]:
+    blank_lines = split.format != "jsonl"
+    try:
+        first, last, encoding = own_range(path, split.start, end, options.encoding, blank_lines)
+    except DamagedFile as damage:
+        # Each range of the file says so.
+        yield Reject(damage.reason, f"byte {split.start}", str(damage))
+        return
+    if first < last:
+        own = dataclasses.replace(options, encoding=encoding, start=first, end=last)
+        yield from FORMATS[split.format](path, "", own)
 
 
 def _module_record(path: str, file: str) -> Iterator[Record | Reject]:

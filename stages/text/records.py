@@ -27,6 +27,8 @@ class ReadOptions:
         encoding: of text formats; a byte order mark wins over it.
         batch_bytes: text a batch aims at.
         max_record_bytes: longer records are not read, but counted as too_large.
+        start: the first byte to read of a file of lines, where a record begins.
+        end: the byte after the last one to read; None: to the end.
     """
 
     text_field: str = "text"
@@ -35,6 +37,12 @@ class ReadOptions:
     encoding: str = "utf-8"
     batch_bytes: int = 4_000_000
     max_record_bytes: int = 256_000_000
+    start: int = 0
+    end: int | None = None
+
+    def line(self, number: int) -> str:
+        """The place of a line, counted from 1 at `start`."""
+        return f"line {number}" + (f" after byte {self.start}" if self.start else "")
 
 
 class Record(NamedTuple):
@@ -65,9 +73,15 @@ def snippet(raw: bytes) -> str:
     return raw[:SNIPPET_BYTES].decode("utf-8", "backslashreplace")
 
 
+def text_pieces(path: str, compression: str, options: ReadOptions) -> Iterator[bytes]:
+    """The text of a file, or of the part of it that the options name, in pieces of UTF-8."""
+    pieces = read_pieces(path, compression, options.start, options.end)
+    return to_utf8(pieces, options.encoding, from_start=options.start == 0)
+
+
 def text_records(path: str, compression: str, options: ReadOptions) -> Iterator[Record | Reject]:
     """The whole file is one document. Of a damaged file it is what could be read."""
-    pieces = to_utf8(read_pieces(path, compression), options.encoding)
+    pieces = text_pieces(path, compression, options)
     text, damage = whole(pieces, options.max_record_bytes)
     if text is None:
         yield _too_large("", options)
@@ -84,14 +98,14 @@ def sentence_records(
 
     Newlines between the sentences stay.
     """
-    pieces = to_utf8(read_pieces(path, compression), options.encoding)
+    pieces = text_pieces(path, compression, options)
     sentences: list[bytes] = []
     start = size = 0
 
     def document() -> Record | Reject:
         if size > options.max_record_bytes:
-            return _too_large(f"line {start}", options)
-        return Record(f"line {start}", b"\n".join(sentences))
+            return _too_large(options.line(start), options)
+        return Record(options.line(start), b"\n".join(sentences))
 
     try:
         for number, line in enumerate(lines(pieces, options.max_record_bytes), start=1):
@@ -119,13 +133,13 @@ def sentence_records(
 
 def json_records(path: str, compression: str, options: ReadOptions) -> Iterator[Record | Reject]:
     """JSON lines: an object a line. A bad line costs itself; blank lines are no records."""
-    pieces = to_utf8(read_pieces(path, compression), options.encoding)
+    pieces = text_pieces(path, compression, options)
     try:
         for number, line in enumerate(lines(pieces, options.max_record_bytes), start=1):
             if line is None:
-                yield _too_large(f"line {number}", options)
+                yield _too_large(options.line(number), options)
             elif line.strip():
-                yield _json_record(line, f"line {number}", options)
+                yield _json_record(line, options.line(number), options)
     except DamagedFile as damage:
         yield Reject(damage.reason, "", str(damage))
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import io
 import lzma
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
+from stages.text.uris import BUFFER_BYTES, is_remote, open_uri
 
 PIECE_BYTES = 256 * 1024
 
@@ -41,26 +45,34 @@ class DamagedFile(Exception):  # noqa: N818 - says what the file is
         self.reason = reason
 
 
-def read_pieces(path: str, compression: str = "") -> Iterator[bytes]:
+def read_pieces(
+    path: str, compression: str = "", start: int = 0, end: int | None = None
+) -> Iterator[bytes]:
     """Yield a file's content in pieces, decompressed.
 
     Args:
-        path: of a regular file.
+        path: of a regular file, or the URI of one.
         compression: "gzip", "bz2", "xz", "zstd" or "".
+        start: of the bytes to read; only without compression.
+        end: of the bytes to read; None: to the end of the file.
 
     Raises:
         DamagedFile: at the place where reading on fails.
+        RemoteFailure: the filesystem of a URI fails.
     """
     try:
-        stream = _open(path, compression)
+        raw = open_raw(path)
     except OSError as error:
         raise DamagedFile("unreadable", error.strerror or str(error)) from error
-    # read1 gives what there is: read would drop it when the rest of its piece fails.
-    read = getattr(stream, "read1", stream.read)
-    with stream:
-        while True:
+    with raw, _decompressed(raw, compression) as stream:
+        # read1 gives what there is: read would drop it when the rest of its piece fails.
+        read = getattr(stream, "read1", stream.read)
+        if start:
+            stream.seek(start)
+        left = sys.maxsize if end is None else end - start
+        while left > 0:
             try:
-                piece = read(PIECE_BYTES)
+                piece = read(min(PIECE_BYTES, left))
             except EOFError as error:
                 raise DamagedFile("truncated", f"{compression} data end too early") from error
             except (OSError, zlib.error, lzma.LZMAError) as error:
@@ -68,28 +80,47 @@ def read_pieces(path: str, compression: str = "") -> Iterator[bytes]:
                 raise DamagedFile("truncated" if short else "damaged", str(error)) from error
             if not piece:
                 return
+            left -= len(piece)
             yield piece
 
 
-def _open(path: str, compression: str) -> Any:
-    if compression == "gzip":
-        return gzip.open(path, "rb")
-    if compression == "bz2":
-        return bz2.open(path, "rb")
-    if compression == "xz":
-        return lzma.open(path, "rb")
-    if compression == "zstd":
-        return pa.input_stream(path, compression="zstd")
-    if compression:
-        raise ValueError(f"unknown compression {compression!r}")
+def open_raw(path: str) -> Any:
+    """A file as it is stored, seekable: of this machine, or of the filesystem of a URI."""
+    if is_remote(path):
+        return io.BufferedReader(open_uri(path), BUFFER_BYTES)
     return Path(path).open("rb", buffering=0)
 
 
-def to_utf8(pieces: Iterable[bytes], encoding: str = "utf-8") -> Iterator[bytes]:
+def _decompressed(raw: Any, compression: str) -> Any:
+    if compression == "gzip":
+        return gzip.GzipFile(fileobj=raw)
+    if compression == "bz2":
+        return bz2.BZ2File(raw)
+    if compression == "xz":
+        return lzma.LZMAFile(raw)
+    if compression == "zstd":
+        return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+    if compression:
+        raise ValueError(f"unknown compression {compression!r}")
+    return raw
+
+
+def byte_order_mark(head: bytes) -> tuple[bytes, str]:
+    """The mark that a text begins with and the encoding that it tells; empty for none."""
+    for mark, name in _BOMS:
+        if head.startswith(mark):
+            return mark, name
+    return b"", ""
+
+
+def to_utf8(
+    pieces: Iterable[bytes], encoding: str = "utf-8", from_start: bool = True
+) -> Iterator[bytes]:
     """Yield the same text as UTF-8 without a byte order mark; a mark wins over `encoding`.
 
     UTF-8 is passed on as it is, unchecked. Of other encodings, bytes that cannot be decoded come
-    out as invalid UTF-8, so that only the record they stand in is lost.
+    out as invalid UTF-8, so that only the record they stand in is lost. With `from_start` false the
+    pieces do not begin a file, so that there is no mark to look for.
 
     Raises:
         DamagedFile: what follows cannot be decoded at all; or as `pieces` raises.
@@ -102,10 +133,8 @@ def to_utf8(pieces: Iterable[bytes], encoding: str = "utf-8") -> Iterator[bytes]
             head += piece
     except DamagedFile as error:
         late = error
-    for mark, name in _BOMS:
-        if head.startswith(mark):
-            head, encoding = head[len(mark) :], name
-            break
+    mark, name = byte_order_mark(head) if from_start else (b"", "")
+    head, encoding = head[len(mark) :], name or encoding
     if codecs.lookup(encoding).name in ("utf-8", "ascii", "utf-8-sig"):
         if head:
             yield head

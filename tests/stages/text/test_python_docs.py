@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from stages.text.listing import splits
 from stages.text.python_docs import (
     Unparsable,
     list_python_docs,
@@ -16,6 +15,7 @@ from stages.text.python_docs import (
     no_cycle_collection,
 )
 from stages.text.readers import read
+from stages.text.splitting import splits
 
 MODULE = '''# -*- coding: utf-8 -*-
 """Tools for ropes.

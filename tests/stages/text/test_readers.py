@@ -17,9 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.text.listing import Split, list_files, splits
+from stages.text.find_files import list_files
+from stages.text.listing import Split
 from stages.text.readers import DOCUMENT_SCHEMA, UNREADABLE, Batch, read
 from stages.text.records import ReadOptions
+from stages.text.splitting import splits
 from stages.text.streams import DamagedFile, lines, to_utf8
 from tests.oracle.shared_corpora import corpora
 
