@@ -38,7 +38,7 @@ SHARD = Stage(
         "stages.shard_report",
         "stages.shard_workers",
         "stages.tables",
-        *_text("listing", "find_files", "folders", "uris", "splitting", "ranges"),
+        *_text("listing", "folders", "uris", "splitting", "ranges"),
         *_text("readers", "records", "streams", "python_docs"),
         *_text("buffers", "cleaning", "unwrapping", "sentences", "abbreviations"),
         *_text("cutting", "sharding"),

@@ -100,7 +100,7 @@ def in_ranges(entry: FileEntry, encoding: str, target: int) -> bool:
 def ascii_white_space(encoding: str) -> bool:
     """Whether the bytes of ASCII white space are white space in an encoding, and nothing else."""
     name = codecs.lookup(encoding).name
-    if name in _MULTI_BYTE or name.startswith("iso2022"):
+    if name in _MULTI_BYTE or name.startswith(("iso2022", "hz")):
         return name in _MULTI_BYTE
     try:
         decoded = [bytes([i]).decode(encoding) for i in b"\t\n\v\f\r "]
