@@ -40,6 +40,7 @@ SHARD = Stage(
         "stages.tables",
         *_text("listing", "folders", "uris", "splitting", "ranges"),
         *_text("readers", "records", "streams", "python_docs"),
+        *_text("encodings", "columns", "delimited", "extracted", "mediawiki", "wikicode"),
         *_text("buffers", "cleaning", "unwrapping", "sentences", "abbreviations"),
         *_text("cutting", "sharding"),
     ),

@@ -33,9 +33,9 @@ ENDINGS: Mapping[str, Format] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
-    ".parquet": "parquet",
     ".csv": "csv",
     ".tsv": "tsv",
+    ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
     ".ipc": "arrow",
@@ -45,13 +45,14 @@ ENDINGS: Mapping[str, Format] = {
 """Endings that `auto` reads. `.json` is read as JSON lines."""
 
 NAMES: Mapping[str, Format] = {
-    r"wiki_\d+": "wikiextractor",
-    r"wiki\.(train|valid|test)\.raw": "wikitext",
+    r"wiki_\d{2,}": "wikiextractor",
+    r".*\.xml-p\d+p\d+": "mediawiki",
+    r"wiki\.(?:train|valid|test)\.raw": "wikitext",
 }
-"""Names that `auto` knows whatever their ending: as WikiExtractor and the WikiText corpora give."""
+"""Names (all of one, lower-case, without a compression's ending) that tell `auto` a format."""
 
-ENDS_AS_TEXT = ("text", "blank_lines", "sentences", "wikiextractor", "wikitext")
-"""Formats that files ending in .txt may have when it is named."""
+TEXT_FORMATS: frozenset[str] = frozenset({"sentences", "blank_lines", "wikitext", "wikiextractor"})
+"""Formats whose files may end as plain text."""
 
 DETECT = "detect"
 """An encoding that is found out from each file's content."""
@@ -287,7 +288,7 @@ def file_format(name: str, wanted: str = "auto") -> tuple[Format | None, str]:
         if known is None:
             known = next((kind for names, kind in NAMES.items() if re.fullmatch(names, name)), None)
         return known, compression
-    belongs = known is None or known == wanted or (known == "text" and wanted in ENDS_AS_TEXT)
+    belongs = known is None or known == wanted or (known == "text" and wanted in TEXT_FORMATS)
     return (wanted if belongs else None), compression  # type: ignore[return-value]
 
 

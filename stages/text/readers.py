@@ -14,7 +14,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from stages.text.listing import Split, provenance
+from stages.text.columns import arrow_records, parquet_records
+from stages.text.delimited import csv_records, tsv_records
+from stages.text.encodings import file_encoding
+from stages.text.extracted import extractor_records, wikitext_records
+from stages.text.listing import DETECT, Split, provenance
+from stages.text.mediawiki import mediawiki_records
 from stages.text.python_docs import (
     Unparsable,
     module_docstrings,
@@ -26,8 +31,8 @@ from stages.text.records import (
     ReadOptions,
     Record,
     Reject,
+    blank_line_records,
     json_records,
-    parquet_records,
     sentence_records,
     snippet,
     text_records,
@@ -48,6 +53,8 @@ UNREADABLE = frozenset(
         "undecodable",
         "not_text",
         "malformed_json",
+        "malformed_csv",
+        "malformed_doc",
         "missing_field",
         "unparsable",
         "unreadable",
@@ -69,10 +76,20 @@ _TEXT_BYTES = bytes(sorted(({*range(256)} - {*range(32), 127}) | {*b"\t\n\v\f\r"
 FORMATS: Mapping[str, Callable[[str, str, ReadOptions], Iterator[Record | Reject]]] = {
     "text": text_records,
     "sentences": sentence_records,
+    "blank_lines": blank_line_records,
     "jsonl": json_records,
+    "csv": csv_records,
+    "tsv": tsv_records,
     "parquet": parquet_records,
+    "arrow": arrow_records,
+    "mediawiki": mediawiki_records,
+    "wikiextractor": extractor_records,
+    "wikitext": wikitext_records,
 }
 """A format is a function from (path, compression, options) to records and rejects."""
+
+ENCODED = frozenset(FORMATS) - {"parquet", "arrow", "mediawiki"}
+"""Formats whose text is in an encoding that the file does not tell."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +112,15 @@ class Batch:
         rejects: reason -> number of records left out.
         examples: a few of these.
         bytes: raw text in `documents`.
+        encodings: encoding -> number of files begun in this batch whose content was found to be in
+            it; empty unless the encoding is to be detected.
     """
 
     documents: pa.RecordBatch
     rejects: Mapping[str, int]
     examples: tuple[Example, ...]
     bytes: int
+    encodings: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -126,10 +146,12 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
         path = join_uri(split.root, file) if is_remote(split.root) else str(Path(split.root) / file)
         if split.format == "python":
             records, source = _module_record(path, file), split.source
-        elif split.end is not None:
-            records = _range_records(path, split, split.end, options)
         else:
-            records = FORMATS[split.format](path, split.compression, options)
+            own = options
+            if options.encoding == DETECT and split.format in ENCODED:
+                own = dataclasses.replace(options, encoding=file_encoding(path, split.compression))
+                gathered.encodings[own.encoding] += split.start == 0
+            records = _file_records(path, split, own)
         for record in records:
             if isinstance(record, Record):
                 gathered.add(source, record)
@@ -138,16 +160,19 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
             if gathered.size >= options.batch_bytes:
                 yield gathered.batch()
                 gathered = _Gathered()
-    if gathered.texts or gathered.rejects:
+    if gathered.texts or gathered.rejects or gathered.encodings:
         yield gathered.batch()
 
 
-def _range_records(
-    path: str, split: Split, end: int, options: ReadOptions
-) -> Iterator[Record | Reject]:
+def _file_records(path: str, split: Split, options: ReadOptions) -> Iterator[Record | Reject]:
+    if split.end is None:
+        yield from FORMATS[split.format](path, split.compression, options)
+        return
     blank_lines = split.format != "jsonl"
     try:
-        first, last, encoding = own_range(path, split.start, end, options.encoding, blank_lines)
+        first, last, encoding = own_range(
+            path, split.start, split.end, options.encoding, blank_lines
+        )
     except DamagedFile as damage:
         # Each range of the file says so.
         yield Reject(damage.reason, f"byte {split.start}", str(damage))
@@ -185,12 +210,13 @@ class _Gathered:
     size: int = 0
     rejects: Counter[str] = field(default_factory=Counter)
     examples: list[Example] = field(default_factory=list)
+    encodings: Counter[str] = field(default_factory=Counter)
 
     def add(self, source: str, record: Record) -> None:
         if not record.text.strip():
             self.reject(source, Reject("empty", record.id, "no text"))
             return
-        self.sources.append(source)
+        self.sources.append(record.source or source)
         self.ids.append(record.id)
         self.texts.append(record.text)
         self.size += len(record.text)
@@ -217,7 +243,9 @@ class _Gathered:
         ]
         documents = pa.RecordBatch.from_arrays(columns, schema=DOCUMENT_SCHEMA)
         size = sum(len(self.texts[i]) for i in good)
-        return Batch(documents, dict(self.rejects), tuple(self.examples), size)
+        return Batch(
+            documents, dict(self.rejects), tuple(self.examples), size, dict(self.encodings)
+        )
 
     def _is_text(self, i: int, text: bytes) -> bool:
         controls = len(text.translate(None, _TEXT_BYTES))

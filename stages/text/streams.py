@@ -105,6 +105,21 @@ def _decompressed(raw: Any, compression: str) -> Any:
     return raw
 
 
+def open_seekable(path: str) -> Any:
+    """A file as pyarrow reads it: with `read`, `seek` and `close`, and a context manager.
+
+    Raises:
+        DamagedFile: "unreadable" where it cannot be opened.
+        RemoteFailure: the filesystem of a URI fails.
+    """
+    if is_remote(path):
+        return pa.PythonFile(open_uri(path), mode="r")
+    try:
+        return pa.OSFile(path)
+    except OSError as error:
+        raise DamagedFile("unreadable", str(error)) from error
+
+
 def byte_order_mark(head: bytes) -> tuple[bytes, str]:
     """The mark that a text begins with and the encoding that it tells; empty for none."""
     for mark, name in _BOMS:

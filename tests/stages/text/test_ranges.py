@@ -58,7 +58,7 @@ def cut(path: Path, format: Format, *places: int) -> list[Split]:
     ]
 
 
-@pytest.mark.parametrize("format", ["sentences"])
+@pytest.mark.parametrize("format", ["sentences", "blank_lines"])
 @pytest.mark.parametrize("data", LINES.values(), ids=LINES)
 def test_every_cut_gives_the_documents_of_the_whole(
     tmp_path: Path, data: bytes, format: Format
