@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stages.text.folders import WILDCARDS, regular_file, split_glob, walk
+from stages.text.folders import WILDCARDS, Item, regular_file, split_glob, walk
 from stages.text.listing import (
     COMPRESSIONS,
     ENDINGS,
@@ -65,9 +65,9 @@ def list_files(
             continue
         roots.append(path)
         matched = False
-        for file, named, problem in walk(path, pattern):
+        for item in walk(path, pattern):
             matched = True
-            gathered.add_found(file, named, problem)
+            gathered.add_found(item)
         if pattern and not matched:
             raise InputNotFound(f"no file matches the corpus path {given} (looked under {path})")
     return gathered.listing(os.path.commonpath(roots) if roots else "", paths)
@@ -100,7 +100,7 @@ class _Gathered:
 
     def __init__(self, format: str) -> None:
         self.format = format
-        self.files: dict[str, FileEntry] = {}
+        self.files: dict[str, tuple[int, int, Format, str, str]] = {}
         self.skipped: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._folders: dict[str, str] = {}
@@ -109,41 +109,35 @@ class _Gathered:
         """All of it, with paths relative to the folder `root`, which is called `uri`."""
         if not self.files:
             raise InputNotFound(_nothing_readable(paths, self.format, self.skipped))
+        entries = [FileEntry(relative_path(path, root), *e) for path, e in self.files.items()]
+        skipped = [Skipped(relative_path(path, root), why) for path, why in self.skipped.items()]
         return FileListing(
             uri or root,
-            tuple(
-                FileEntry(path, e.size, e.mtime_ns, e.format, e.compression, e.etag)
-                for path, e in sorted((relative_path(f, root), e) for f, e in self.files.items())
-            ),
-            tuple(
-                Skipped(path, why)
-                for path, why in sorted(
-                    (relative_path(f, root), w) for f, w in self.skipped.items()
-                )
-            ),
+            tuple(sorted(entries, key=lambda e: e.path)),
+            tuple(sorted(skipped, key=lambda s: s.path)),
         )
 
     def add_given(self, path: str, given: str) -> None:
         """Add a file that was named by itself: that it cannot be read is an error."""
-        info, problem = regular_file(path)
+        info, problem = regular_file(Path(path))
         if info is None:
             raise InputNotFound(f"corpus path {given} is {problem}: name a file or a folder")
-        if self._first_name(path) == path:
+        if self._first_name(path, Path(path).is_symlink()) == path:
             self._add(path, info.st_size, info.st_mtime_ns, self._given_format(path, given))
 
-    def add_found(self, path: str, named: bool, problem: str) -> None:
-        """Add a file found in a folder, `named` by a glob or not."""
-        info = None
-        if not problem:
-            info, problem = regular_file(path)
-        kind = self._found_format(path, named, problem)
-        if kind is None or info is None:
+    def add_found(self, item: Item) -> None:
+        """Add a file found in a folder."""
+        info, problem = None, item.problem
+        if not problem and item.entry is not None:
+            info, problem = regular_file(item.entry)
+        kind = self._found_format(item.path, item.named, problem)
+        if kind is None or info is None or item.entry is None:
             return
-        first = self._first_name(path)
-        if first == path:
-            self._add(path, info.st_size, info.st_mtime_ns, kind)
+        first = self._first_name(item.path, item.entry.is_symlink())
+        if first == item.path:
+            self._add(item.path, info.st_size, info.st_mtime_ns, kind)
         else:
-            self.skipped[path] = f"the same file as {Path(first).name}"
+            self.skipped[item.path] = f"the same file as {Path(first).name}"
 
     def add_remote(self, file: Found, given: str) -> None:
         """Add a file of another filesystem."""
@@ -157,7 +151,7 @@ class _Gathered:
     def _add(
         self, path: str, size: int, mtime_ns: int, kind: tuple[Format, str], etag: str = ""
     ) -> None:
-        self.files[path] = FileEntry(path, size, mtime_ns, *kind, etag)
+        self.files[path] = (size, mtime_ns, *kind, etag)
 
     def _given_format(self, path: str, given: str) -> tuple[Format, str]:
         kind, compression = file_format(path, self.format)
@@ -186,16 +180,16 @@ class _Gathered:
             return None
         return kind, compression
 
-    def _first_name(self, path: str) -> str:
+    def _first_name(self, path: str, link: bool) -> str:
         """The name under which the file at `path` was met first."""
-        # Folders hold many files: following a folder's links once is faster than for each file.
-        folder, name = os.path.split(path)
-        if Path(path).is_symlink():
+        if link:
             real = os.path.realpath(path)
         else:
+            # Folders hold many files: following a folder's links once is faster than for each file.
+            folder, _, name = path.rpartition(os.sep)
             if folder not in self._folders:
-                self._folders[folder] = os.path.realpath(folder)
-            real = f"{self._folders[folder]}{os.sep}{name}"
+                self._folders[folder] = os.path.realpath(folder or os.sep)
+            real = path if self._folders[folder] == folder else f"{self._folders[folder]}/{name}"
         return self._names.setdefault(real, path)
 
 

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 WILDCARDS = "*?["
 
@@ -34,22 +35,37 @@ def _leads_to_match(parts: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
     return fnmatchcase(parts[0], pattern[0]) and _leads_to_match(parts[1:], pattern[1:])
 
 
-def walk(top: str, pattern: tuple[str, ...]) -> Iterator[tuple[str, bool, str]]:
-    """Yield (path, named by the pattern, problem or "") below `top`, each folder once."""
+class Item(NamedTuple):
+    """Something found below a folder.
+
+    Attributes:
+        named: a glob names it, not only a folder above it.
+        problem: why it is not read, or "".
+        entry: as the folder tells; None for a folder.
+    """
+
+    path: str
+    named: bool
+    problem: str
+    entry: os.DirEntry[str] | None
+
+
+def walk(top: str, pattern: tuple[str, ...]) -> Iterator[Item]:
+    """Yield what is below `top`, each folder once; folders only where they are not looked into."""
     seen: set[str] = set()
     stack: list[tuple[str, tuple[str, ...]]] = [(top, ())]
     while stack:
         folder, above = stack.pop()
         real = os.path.realpath(folder)
         if real in seen:
-            yield folder, False, "a link to a folder that is listed already"
+            yield Item(folder, False, "a link to a folder that is listed already", None)
             continue
         seen.add(real)
         try:
             with os.scandir(folder) as scan:
                 items = sorted(scan, key=lambda item: item.name)
         except OSError as error:
-            yield folder, False, f"cannot be opened: {error.strerror}"
+            yield Item(folder, False, f"cannot be opened: {error.strerror}", None)
             continue
         deeper = []
         for item in items:
@@ -58,15 +74,15 @@ def walk(top: str, pattern: tuple[str, ...]) -> Iterator[tuple[str, bool, str]]:
             if is_folder and not _leads_to_match(parts, pattern):
                 continue
             if item.name.startswith("."):
-                yield item.path, False, "hidden"
+                yield Item(item.path, False, "hidden", item)
             elif is_folder:
                 deeper.append((item.path, parts))
             elif not pattern:
-                yield item.path, False, ""
+                yield Item(item.path, False, "", item)
             elif matches(parts, pattern):
-                yield item.path, True, ""
+                yield Item(item.path, True, "", item)
             elif any(matches(parts[:i], pattern) for i in range(1, len(parts))):
-                yield item.path, False, ""
+                yield Item(item.path, False, "", item)
         stack.extend(reversed(deeper))
 
 
@@ -77,12 +93,12 @@ def _is_folder(item: os.DirEntry[str]) -> bool:
         return False
 
 
-def regular_file(path: str) -> tuple[os.stat_result | None, str]:
+def regular_file(file: Path | os.DirEntry[str]) -> tuple[os.stat_result | None, str]:
     """What `stat` says of a regular file, or None and the reason why it is not read."""
     try:
-        info = Path(path).stat()
+        info = file.stat()
     except OSError as error:
-        link = Path(path).is_symlink()
+        link = file.is_symlink()
         return None, "a broken link" if link else f"cannot be opened: {error.strerror}"
     if not stat.S_ISREG(info.st_mode):
         return None, "not a regular file"

@@ -6,11 +6,13 @@ by `find_files.list_files`, distributions by `python_docs.list_python_docs`.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Format = Literal[
     "text",
@@ -57,6 +59,9 @@ TEXT_FORMATS: frozenset[str] = frozenset({"sentences", "blank_lines", "wikitext"
 DETECT = "detect"
 """An encoding that is found out from each file's content."""
 
+MANY_FILES = 10_000
+"""A manifest and a plan that hold each of more files by itself would be slow."""
+
 COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 """Endings that may follow those of `ENDINGS`."""
 
@@ -92,8 +97,7 @@ class InputNotFound(ValueError):  # noqa: N818 - "not found" says that it is an 
     """The corpus is not there or holds nothing readable; the message says what to do."""
 
 
-@dataclass(frozen=True)
-class FileEntry:
+class FileEntry(NamedTuple):
     """A file of the corpus.
 
     Attributes:
@@ -113,8 +117,7 @@ class FileEntry:
     etag: str = ""
 
 
-@dataclass(frozen=True)
-class Skipped:
+class Skipped(NamedTuple):
     """Something in a folder that is not read, and why."""
 
     path: str
@@ -131,8 +134,11 @@ class FileListing:
     source: SourceOptions = SourceOptions()
 
     def fingerprint_entries(self) -> list[Any]:
-        """JSON that stands for the content: path, size and mtime of each file."""
-        return [
+        """JSON that stands for the content: path, size and mtime of each file.
+
+        Of more than `MANY_FILES` it is one item a folder, with a digest of these.
+        """
+        items = [
             {
                 "path": provenance(self.source.name, e.path),
                 "size": e.size,
@@ -142,11 +148,27 @@ class FileListing:
             }
             for e in self.entries
         ]
+        return items if len(items) <= MANY_FILES else _by_folder(items)
 
     def description(self) -> str:
         """One line for a person."""
         size = sum(e.size for e in self.entries)
         return f"{len(self.entries)} files, {size / 1e6:.1f} MB in {shown(self.root)}"
+
+
+def _by_folder(items: list[dict[str, Any]]) -> list[Any]:
+    folders: dict[str, list[dict[str, Any]]] = {}
+    for item in items:
+        folders.setdefault(item["path"].rpartition("/")[0], []).append(item)
+    return [
+        {
+            "path": f"{folder}/",
+            "files": len(files),
+            "size": sum(file["size"] for file in files),
+            "digest": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
+        }
+        for folder, files in sorted(folders.items())
+    ]
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _standard_library() -> Distribution:
             continue
         files = [str(top)]
         if top.is_dir():
-            files = [file for file, _, problem in walk(str(top), ()) if not problem]
+            files = [item.path for item in walk(str(top), ()) if not item.problem]
         for file in files:
             path = relative_path(file, str(root))
             if _is_prose(path):
