@@ -20,6 +20,8 @@ from stages.text.listing import InputNotFound, shown
 BUFFER_BYTES = 4 << 20
 """Read at a time: a request costs much more than on a disk."""
 
+RETRY_SECONDS = 30
+
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)(.*)", re.DOTALL)
 
 
@@ -118,8 +120,8 @@ def _find(uri: Uri, given: str) -> tuple[str, list[Found]]:
         if wild is None:
             raise InputNotFound(f"corpus path does not exist: {shown(given)}")
         folder, pattern = "/".join(parts[:wild]), parts[wild:]
-    deep = not pattern or "**" in pattern or len(pattern) > 1
-    selector = pyarrow.fs.FileSelector(prefix + folder, recursive=deep, allow_not_found=True)
+    # In any case all below: a folder that a glob names is read with what it holds.
+    selector = pyarrow.fs.FileSelector(prefix + folder, recursive=True, allow_not_found=True)
     inside = len(f"{prefix}{folder}/".lstrip("/"))
     found = []
     for info in filesystem.get_file_info(selector):
@@ -214,5 +216,8 @@ def _filesystem(scheme: str, authority: str, query: str) -> tuple[Any, str]:
     """A filesystem, and what stands inside it before the path of a URI (the bucket)."""
     import pyarrow.fs
 
+    if scheme in ("gs", "gcs") and "retry_limit_seconds" not in query:
+        # Its own limit is a quarter of an hour, which looks like a hang.
+        query += f"{'&' if query else '?'}retry_limit_seconds={RETRY_SECONDS}"
     filesystem, inside = pyarrow.fs.FileSystem.from_uri(f"{scheme}://{authority}/{query}")
     return filesystem, inside.rstrip("/")
