@@ -24,6 +24,7 @@ from stages.text.listing import (
     Skipped,
     file_format,
     is_dump_index,
+    printable,
     relative_path,
 )
 from stages.text.uris import Found, find_remote, is_remote, local_path, split_uri
@@ -58,7 +59,9 @@ def list_files(
         if not os.path.lexists(path) and any(c in given for c in WILDCARDS):
             path, pattern = split_glob(path)
         if not Path(path).exists():
-            raise InputNotFound(f"corpus path does not exist: {given} (looked at {path})")
+            raise InputNotFound(
+                f"corpus path does not exist: {printable(given)} (looked at {printable(path)})"
+            )
         if not Path(path).is_dir():
             roots.append(str(Path(path).parent))
             gathered.add_given(path, given)
@@ -110,7 +113,9 @@ class _Gathered:
         if not self.files:
             raise InputNotFound(_nothing_readable(paths, self.format, self.skipped))
         entries = [FileEntry(relative_path(path, root), *e) for path, e in self.files.items()]
-        skipped = [Skipped(relative_path(path, root), why) for path, why in self.skipped.items()]
+        skipped = [
+            Skipped(printable(relative_path(path, root)), why) for path, why in self.skipped.items()
+        ]
         return FileListing(
             uri or root,
             tuple(sorted(entries, key=lambda e: e.path)),
@@ -137,7 +142,7 @@ class _Gathered:
         if first == item.path:
             self._add(item.path, info.st_size, info.st_mtime_ns, kind)
         else:
-            self.skipped[item.path] = f"the same file as {Path(first).name}"
+            self.skipped[item.path] = f"the same file as {printable(Path(first).name)}"
 
     def add_remote(self, file: Found, given: str) -> None:
         """Add a file of another filesystem."""
@@ -198,11 +203,11 @@ def _known_endings() -> str:
 
 
 def _nothing_readable(paths: Sequence[str], format: str, skipped: Mapping[str, str]) -> str:
-    where = ", ".join(paths) or "corpus.paths is empty"
+    where = printable(", ".join(paths)) or "corpus.paths is empty"
     what = f"files ending in {_known_endings()}" if format == "auto" else f"{format} files"
     saw = ""
     if skipped:
         name, why = next(iter(sorted(skipped.items())))
-        saw = f"; {len(skipped)} skipped, e.g. {Path(name).name} ({why})"
+        saw = f"; {len(skipped)} skipped, e.g. {printable(Path(name).name)} ({why})"
     hint = "; for other endings set corpus.format" if format == "auto" else ""
     return f"no readable file in {where}: read are {what}{hint}{saw}"

@@ -162,7 +162,7 @@ def _by_folder(items: list[dict[str, Any]]) -> list[Any]:
         folders.setdefault(item["path"].rpartition("/")[0], []).append(item)
     return [
         {
-            "path": f"{folder}/",
+            "path": f"{folder or '.'}/",
             "files": len(files),
             "size": sum(file["size"] for file in files),
             "digest": hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(),
@@ -200,8 +200,14 @@ class MixedListing:
         )
 
 
+def printable(path: str) -> str:
+    """A path that can be printed and stored, whatever bytes its names have."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def shown(root: str) -> str:
-    """A path without the keys and options that a URI can hold."""
+    """A path for a person: without the keys and options that a URI can hold."""
+    root = printable(root)
     scheme, separator, rest = root.partition("://")
     return scheme + separator + re.sub(r"^[^/?]*@|\?.*", "", rest) if separator else root
 

@@ -6,7 +6,6 @@ Nothing is lost without a reason: documents plus rejects are all records that we
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from stages.text.columns import arrow_records, parquet_records
 from stages.text.delimited import csv_records, tsv_records
 from stages.text.encodings import file_encoding
 from stages.text.extracted import extractor_records, wikitext_records
-from stages.text.listing import DETECT, Split, provenance
+from stages.text.listing import DETECT, Split, printable, provenance
 from stages.text.mediawiki import mediawiki_records
 from stages.text.python_docs import (
     Unparsable,
@@ -141,8 +140,7 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
     gathered = _Gathered()
     for file in split.files:
         # A name that is not UTF-8 cannot stand in a column of strings as it is.
-        source = os.fsencode(file).decode("utf-8", "backslashreplace")
-        source = provenance(split.name, source)
+        source = provenance(split.name, printable(file))
         path = join_uri(split.root, file) if is_remote(split.root) else str(Path(split.root) / file)
         if split.format == "python":
             records, source = _module_record(path, file), split.source

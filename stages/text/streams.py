@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import errno
 import gzip
 import io
 import lzma
+import os
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -88,7 +90,12 @@ def open_raw(path: str) -> Any:
     """A file as it is stored, seekable: of this machine, or of the filesystem of a URI."""
     if is_remote(path):
         return io.BufferedReader(open_uri(path), BUFFER_BYTES)
-    return Path(path).open("rb", buffering=0)
+    # A FIFO that took the place of a file would be waited for without an end.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return io.FileIO(descriptor)
 
 
 def _decompressed(raw: Any, compression: str) -> Any:

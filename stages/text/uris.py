@@ -20,7 +20,7 @@ from stages.text.listing import InputNotFound, shown
 BUFFER_BYTES = 4 << 20
 """Read at a time: a request costs much more than on a disk."""
 
-RETRY_SECONDS = 30
+RETRY_SECONDS = 15
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?]*)([^?]*)(.*)", re.DOTALL)
 
@@ -208,7 +208,7 @@ _FAILED = "{} could not be read: {}. Run again: what was read is kept"
 
 def _said(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    return (lines[0] if lines else type(error).__name__)[:200]
 
 
 @lru_cache(maxsize=64)

@@ -5,12 +5,14 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stages.text.find_files import list_files
-from stages.text.listing import InputNotFound, Split, file_format
+from stages.text.listing import InputNotFound, MixedListing, SourceOptions, Split, file_format
+from stages.text.readers import read
 from stages.text.splitting import splits
 
 
@@ -137,6 +139,80 @@ def test_unreadable_folder_is_said(tmp_path: Path) -> None:
         (tmp_path / "closed").chmod(0o755)
     assert skipped.path == "closed"
     assert "Permission denied" in skipped.reason
+
+
+def test_names_that_formats_are_known_by() -> None:
+    for name, expected in {
+        "AA/wiki_00": "wikiextractor",
+        "wiki_12.bz2": "wikiextractor",
+        "wiki.train.tokens": "wikitext",
+        "wiki.valid.raw": "wikitext",
+        "photo.raw": None,
+        "wiki.train.txt": "text",
+        "dewiki-latest-pages-articles.xml.bz2": "mediawiki",
+        "enwiki-pages-articles1.xml-p1p41242.bz2": "mediawiki",
+        "a.CSV.gz": "csv",
+        "a.tsv": "tsv",
+        "a.feather": "arrow",
+        "a.ipc": "arrow",
+        ".txt": None,
+        ".gz": None,
+    }.items():
+        assert file_format(name)[0] == expected, name
+    # With --json the extractor gives the same names to JSON lines.
+    assert file_format("wiki_00", "jsonl") == ("jsonl", "")
+
+
+def test_the_index_of_a_dump_is_no_document(tmp_path: Path) -> None:
+    write(tmp_path, "w-multistream.xml.bz2", "w-multistream-index.txt.bz2",
+          "w-multistream-index3.txt-p1p9.bz2", "notes-on-multistream-index.txt")  # fmt: skip
+    listing = list_files([str(tmp_path)])
+    assert [e.path for e in listing.entries] == ["w-multistream.xml.bz2"]
+    reasons = {s.path: s.reason for s in listing.skipped}
+    assert reasons["w-multistream-index.txt.bz2"] == "the index of a dump, no text"
+    assert paths_of("w-multistream-index.txt.bz2", base=tmp_path) == ["w-multistream-index.txt.bz2"]
+
+
+def test_names_that_are_not_utf8_can_be_said(tmp_path: Path) -> None:
+    folder = tmp_path / "caf\udce9"
+    folder.mkdir()
+    for name in ("a\udcff.txt", "b\udcff.bin"):
+        (folder / name).write_text("x")
+    listing = list_files([str(folder)])
+    said = f"{listing.description()} {listing.skipped}"
+    assert "caf\\xe9" in said
+    assert listing.skipped[0].path == "b\\xff.bin"
+    json.dumps(listing.fingerprint_entries()).encode()
+    (folder / "a\udcff.txt").unlink()
+    for given in (str(folder), str(folder / "a\udcff.txt")):
+        with pytest.raises(InputNotFound) as error:
+            list_files([given])
+        str(error.value).encode()
+
+
+def test_many_files_are_one_item_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stages.text.listing.MANY_FILES", 3)
+    write(tmp_path, "a/1.txt", "a/2.txt", "b/3.txt", "4.txt")
+    before = list_files([str(tmp_path)]).fingerprint_entries()
+    assert [(e["path"], e["files"]) for e in before] == [("./", 1), ("a/", 2), ("b/", 1)]
+    (tmp_path / "a/2.txt").write_text("Other.")
+    after = list_files([str(tmp_path)]).fingerprint_entries()
+    assert [e["path"] for e, old in zip(after, before, strict=True) if e != old] == ["a/"]
+
+
+def test_sources_have_names(tmp_path: Path) -> None:
+    write(tmp_path, "x/1.txt", "y/1.txt", "y/2.md")
+    web = replace(list_files(["x"], tmp_path), source=SourceOptions("web", sample=0.5, repeat=2))
+    own = replace(list_files(["y"], tmp_path), source=SourceOptions("own"))
+    mixed = MixedListing((web, own))
+    assert [e["path"] for e in mixed.fingerprint_entries()] == ["web/1.txt", "own/1.txt"]
+    assert mixed.skipped == (("own/2.md", "unknown ending"),)
+    assert "; own: 1 files" in mixed.description()
+    first, second = splits(mixed)
+    assert (first.name, first.sample, first.repeat) == ("web", 0.5, 2)
+    assert (second.name, second.sample, second.repeat) == ("own", 1.0, 1)
+    (batch,) = read(second)
+    assert batch.documents["source"].to_pylist() == ["own/1.txt"]
 
 
 def test_splits_hold_every_file_once_and_survive_json(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import codecs
 import gzip
 import json
 import lzma
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -39,6 +40,9 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     ".xz": lzma.compress,
     ".zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
 }
+
+
+COMPRESSION = {"": "", ".gz": "gzip", ".zst": "zstd"}
 
 
 def compress_zstd(data: bytes, path: Path) -> None:
@@ -271,6 +275,18 @@ def test_odd_files(tmp_path: Path) -> None:
     assert {e.source for e in batch.examples if e.reason == "not_text"} == {"bin\\xff.txt"}
     gone = Split("", str(tmp_path), ("gone.txt",), "text", "", 3)
     assert next(read(gone)).rejects == {"unreadable": 1}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_what_took_the_place_of_a_file_is_not_waited_for(tmp_path: Path, ending: str) -> None:
+    os.mkfifo(tmp_path / f"a.txt{ending}")
+    (tmp_path / f"b.txt{ending}").mkdir()
+    for name in ("a.txt", "b.txt"):
+        split = Split("", str(tmp_path), (name + ending,), "text", COMPRESSION[ending], 3)
+        (batch,) = read(split)
+        assert batch.rejects == {"unreadable": 1}
+        assert "not a regular file" in batch.examples[0].detail
 
 
 def test_a_text_beyond_the_limit_is_not_held(tmp_path: Path) -> None:
