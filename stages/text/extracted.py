@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -40,8 +41,8 @@ def extractor_records(
     """Articles of a file that WikiExtractor wrote: `<doc id= url= title=>`, text, `</doc>`.
 
     The extractor repeats the title as first line of the text. It is left out, as in the
-    extractor's JSON and in what `mediawiki` reads from the dump. Entities stay as they are: what
-    looks like one was escaped twice in the article. A doc that is not closed is one reject.
+    extractor's JSON and in what `mediawiki` reads from the dump. It writes `&`, `<` and `>` as
+    entities: they are read back. A doc that is not closed is one reject.
     """
     doc: Gathering | None = None
     head = DocHead("", b"")
@@ -54,7 +55,7 @@ def extractor_records(
                     yield _unclosed(doc)
                 head, doc, astray = found, Gathering(number, options), False
             elif doc and line == _DOC_END:
-                yield doc.record(head.id)
+                yield _unescaped(doc.record(head.id))
                 doc = None
             elif doc:
                 if number > doc.line + 1 or line != head.title:
@@ -69,6 +70,13 @@ def extractor_records(
         return
     if doc:
         yield _unclosed(doc)
+
+
+def _unescaped(record: Record | Reject) -> Record | Reject:
+    if isinstance(record, Reject) or b"&" not in record.text:
+        return record
+    text = html.unescape(record.text.decode("utf-8", "surrogateescape"))
+    return record._replace(text=text.encode("utf-8", "surrogateescape"))
 
 
 def _unclosed(doc: Gathering) -> Reject:
@@ -127,13 +135,13 @@ def wikitext_records(
     """
     article: Gathering | None = None
     try:
-        for number, line, is_title in _titles(_lines(path, compression, options)):
-            if article and is_title:
+        for number, line, level in _levels(_lines(path, compression, options)):
+            if article and level == 1:
                 yield article.record()
-            if is_title or (article is None and line != b""):
+            if level == 1 or (article is None and line != b""):
                 article = Gathering(number, options)
             if article:
-                article.add(None if line is None else _natural(line))
+                article.add(None if line is None else _natural(line, level))
     except DamagedFile as damage:
         if article:
             yield article.record()
@@ -143,39 +151,37 @@ def wikitext_records(
         yield article.record()
 
 
-def _titles(
+def _levels(
     numbered: Iterator[tuple[int, bytes | None]],
-) -> Iterator[tuple[int, bytes | None, bool]]:
-    """Lines without white space around them, and whether each is a title.
+) -> Iterator[tuple[int, bytes | None, int]]:
+    """Lines without white space around them, each with its level: 1 for titles, 0 for text.
 
-    A title stands between blank lines: what looks like one inside a table or formula does not.
+    A heading stands between blank lines: what looks like one inside a table or formula does not.
     """
-    held: tuple[int, bytes] | None = None
+    held: tuple[int, bytes, int] | None = None
     before: bytes | None = b""
     try:
         for number, whole in numbered:
             line = None if whole is None else whole.strip()
             if held:
-                yield *held, line == b""
+                yield held if line == b"" else (*held[:2], 0)
                 held = None
-            if line and before == b"" and _level(line) == 1:
-                held = number, line
+            match = _HEADING.match(line) if line and before == b"" else None
+            if line and match and match[1] == match[3]:
+                held = number, line, match[1].count(b"=")
             else:
-                yield number, line, False
+                yield number, line, 0
             before = line
-    finally:
+    except DamagedFile:
         if held:
-            yield *held, True
+            yield held
+        raise
+    if held:
+        yield held
 
 
-def _level(line: bytes) -> int:
-    """1 for a title, more for headings, 0 for other lines."""
-    match = _HEADING.match(line)
-    return match[1].count(b"=") if match and match[1] == match[3] else 0
-
-
-def _natural(line: bytes) -> bytes:
-    if line.startswith(b"=") and _level(line):
+def _natural(line: bytes, level: int) -> bytes:
+    if level:
         line = line.strip(b"= ")
     for mark, character in _JOINERS:
         line = line.replace(mark, character)
