@@ -101,7 +101,9 @@ class CorpusConfig(Group):
         "<doc>...</doc>; mediawiki: XML dumps; wikitext: articles under = Title =; auto: by the "
         "name's ending.",
     )
-    text_field: str = Field("text", description="Column or key that holds the text.")
+    text_field: str = Field(
+        "text", description='Column or key that holds the text; "article.body" in nested data.'
+    )
     id_field: str | None = Field(
         "id", description="Column or key of a record's id, kept as provenance where it is there."
     )
