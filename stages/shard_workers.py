@@ -21,7 +21,7 @@ from stages.shuffle import Layout, merged_ranges
 from stages.tables import write_table
 from stages.text.cleaning import CleaningOptions, clean, long_enough
 from stages.text.listing import Split
-from stages.text.pieces import by_side, write_piece
+from stages.text.pieces import write_piece
 from stages.text.readers import Batch, read
 from stages.text.records import ReadOptions
 from stages.text.sentences import sentence_ends
@@ -36,7 +36,7 @@ from stages.text.sharding import (
 )
 from stages.text.sizes import document_sizes, sentence_sizes, summed
 
-PIECE_BYTES = 32_000_000
+PIECE_BYTES = 16_000_000
 """Cleaned text that the first pass holds before it writes a piece."""
 
 ROW_GROUP_BYTES = 8_000_000
@@ -144,15 +144,14 @@ class Reader:
     def _write(self, split: int, tables: list[pa.Table], tally: Tally) -> None:
         clock = Clock(tally.seconds)
         name = f"{split:05d}-{len(tally.pieces):03d}.arrow"
-        sides = {}
-        for side, rows in by_side(pa.concat_tables(tables)).items():
-            merged = merge_rows([rows], self._config.deduplicate)
-            tally.counts["duplicate_rows"] += merged.duplicate_rows
-            tally.counts["duplicate_documents"] += merged.duplicate_documents
-            sides[side] = merged.rows
+        table = pa.concat_tables(tables).combine_chunks()
         tables.clear()
-        data = write_piece(sides)
+        merged = merge_rows([table], self._config.deduplicate)
+        del table
+        data = write_piece(merged.rows)
         write_scratch_buffer(self._output, f"pieces/{name}", data)
+        tally.counts["duplicate_rows"] += merged.duplicate_rows
+        tally.counts["duplicate_documents"] += merged.duplicate_documents
         tally.counts["bytes_pieces"] += data.size
         tally.pieces.append(name)
         clock.lap("scratch")

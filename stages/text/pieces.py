@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stages.text.sharding import ROW_SCHEMA, Keys
 
@@ -45,15 +44,11 @@ def first_batch(side: str) -> int:
     return 0 if side == "train" else 2 ** BITS["train"]
 
 
-def by_side(table: pa.Table) -> dict[str, pa.Table]:
-    """Rows of `ROW_SCHEMA` as rows of `PIECE_SCHEMA` of either side."""
-    held_out = table["validation"]
-    rows = table.drop_columns(["validation"])
-    return {"train": rows.filter(pc.invert(held_out)), "validation": rows.filter(held_out)}
-
-
-def write_piece(sides: Mapping[str, pa.Table]) -> pa.Buffer:
-    """A piece, from the rows of both sides (`PIECE_SCHEMA`), each sorted by key."""
+def write_piece(rows: pa.Table) -> pa.Buffer:
+    """A piece, from rows of `ROW_SCHEMA`: training rows first, those of either side by key."""
+    train = rows.num_rows - int(np.count_nonzero(rows["validation"].to_numpy()))
+    rows = rows.drop_columns(["validation"])
+    sides = {"train": rows.slice(0, train), "validation": rows.slice(train)}
     return _write((sides[side], bits, range(2**bits)) for side, bits in BITS.items())
 
 

@@ -179,7 +179,8 @@ class Merged:
     """Rows in order, and what deduplication left out.
 
     Attributes:
-        rows: in the order of (key, document, part, source, id).
+        rows: in the order of (key, document, part, source, id); training rows first, where the
+            table says which are held out.
         duplicate_rows: rows left out.
         duplicate_documents: documents left out; each is counted where its first part is.
     """
@@ -196,7 +197,7 @@ def merge_rows(tables: Sequence[pa.Table], deduplicate: bool = True) -> Merged:
 
     Args:
         tables: one or more of one schema, with the columns key, document, part, source, id and
-            repeat.
+            repeat, perhaps validation.
         deduplicate: keep one of several rows with equal origin and part: of equal texts, the one
             whose source and id come first, with the largest `repeat` of them.
 
@@ -209,12 +210,15 @@ def merge_rows(tables: Sequence[pa.Table], deduplicate: bool = True) -> Merged:
         raise ValueError(f"too much text with about one key: {error}") from None
     keys = table["key"].to_numpy()
     order = np.argsort(keys)
-    keys = keys[order]
-    if not np.any(keys[1:] == keys[:-1]):
-        return Merged(_taken(table, order), 0, 0)
-    names = ("key", "document", "part", "source", "id")
+    sides = ["validation"] if "validation" in table.column_names else []
+    if not np.any(keys[order][1:] == keys[order][:-1]):
+        for name in sides:
+            held_out = table[name].to_numpy()[order]
+            order = np.concatenate((order[~held_out], order[held_out]))
+        return Merged(table.take(pa.array(order)).combine_chunks(), 0, 0)
+    names = (*sides, "key", "document", "part", "source", "id")
     order = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in names])
-    table = _taken(table, order)
+    table = table.take(order).combine_chunks()
     if not deduplicate:
         return Merged(table, 0, 0)
     same = np.ones(table.num_rows - 1, np.bool_)
@@ -229,10 +233,6 @@ def merge_rows(tables: Sequence[pa.Table], deduplicate: bool = True) -> Merged:
         table.schema.get_field_index("repeat"), table.schema.field("repeat"), pa.array(most)
     )
     return Merged(table, len(dropped), int(np.count_nonzero(dropped == 0)))
-
-
-def _taken(table: pa.Table, order: npt.NDArray[np.int64] | pa.Array) -> pa.Table:
-    return table.take(pa.array(order)).combine_chunks()
 
 
 def copies(tables: Iterable[pa.Table], number: int) -> Iterator[pa.Table]:
