@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,12 +63,7 @@ Keys = npt.NDArray[np.uint64]
 def document_hash(texts: pa.Array) -> pa.FixedSizeBinaryArray:
     """BLAKE2b of each cleaned text, 128 bits: the same text has the same hash wherever it is."""
     data, offsets = text_buffer(texts)
-    view = memoryview(data.data)
-    blake2b = hashlib.blake2b
-    hashes = [
-        blake2b(view[start:end], digest_size=ORIGIN_BYTES).digest()
-        for start, end in pairwise(offsets.tolist())
-    ]
+    hashes = _hashes(hashlib.blake2b(digest_size=ORIGIN_BYTES), data, offsets.tolist())
     buffers = [None, pa.py_buffer(b"".join(hashes))]
     return pa.FixedSizeBinaryArray.from_buffers(ORIGIN, len(hashes), buffers)
 
@@ -79,17 +75,25 @@ def _origin_bytes(origin: pa.Array) -> npt.NDArray[np.uint8]:
     return data[start : start + len(origin) * ORIGIN_BYTES].reshape(-1, ORIGIN_BYTES)
 
 
+def _hashes(fresh: Any, data: npt.NDArray[np.uint8], offsets: Iterable[int]) -> list[bytes]:
+    """What `fresh`, a hash that has read nothing, says of each message of a buffer."""
+    # A copy of a hash that has taken its key and settings costs half of a new one.
+    copy = fresh.copy
+    view = memoryview(data.data)
+    hashes = []
+    for start, end in pairwise(offsets):
+        hashed = copy()
+        hashed.update(view[start:end])
+        hashes.append(hashed.digest())
+    return hashes
+
+
 def _keyed(seed: int, purpose: bytes, messages: npt.NDArray[np.uint8]) -> Keys:
     """64-bit BLAKE2b of each row, keyed by the seed; each purpose draws for itself."""
     key = seed.to_bytes(16, "little", signed=True)
-    # A copy of a hash that has taken its key costs half of a new one.
-    fresh = hashlib.blake2b(digest_size=8, key=key, person=purpose).copy
-    raw, width = messages.tobytes(), messages.shape[1]
-    hashes = []
-    for start in range(0, len(raw), width):
-        hashed = fresh()
-        hashed.update(raw[start : start + width])
-        hashes.append(hashed.digest())
+    width = messages.shape[1]
+    fresh = hashlib.blake2b(digest_size=8, key=key, person=purpose)
+    hashes = _hashes(fresh, messages.reshape(-1), range(0, messages.size + 1, width))
     return np.frombuffer(b"".join(hashes), np.dtype("<u8")).astype(np.uint64)
 
 
