@@ -19,7 +19,12 @@ from pipeline.store import ArtifactWriter
 from stages.config import CorpusConfig
 from stages.parallel import Record, run_jobs
 from stages.raw import corpus_listing
-from stages.scratch import read_scratch_json, scratch_names, write_scratch_json
+from stages.scratch import (
+    read_scratch_json,
+    remove_scratch,
+    scratch_names,
+    write_scratch_json,
+)
 from stages.shard_report import shard_result
 from stages.shard_tally import Tally
 from stages.shuffle import Layout, SpentRuns, plan_windows, regroup
@@ -42,7 +47,11 @@ def run(context: Context) -> Result:
     config = _config(context)
     jobs = _reading_jobs(context, config)
     tally = _tally(context, jobs)
-    _check_readable(tally, context.node.settings["corpus"])
+    try:
+        _check_readable(tally, context.node.settings["corpus"])
+    except StageError:
+        _forget_unreadable(context, jobs)
+        raise
     layout, regrouped = regroup(context, tally.pieces, config.deduplicate)
     cuts = _cuts(context, config, layout, tally)
     _write_shards(context, config, cuts, layout)
@@ -86,6 +95,7 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
     if missing and corpus_listing(config, Path.cwd()).fingerprint_entries() != (
         listing.fingerprint_entries()
     ):
+        remove_scratch(context.output, (f"read/{job['number']:05d}.json" for job in missing))
         raise StageError("the corpus changed while it was read: run again, and it is read anew")
     return jobs
 
@@ -95,6 +105,17 @@ def _tally(context: Context, jobs: list[Record]) -> Tally:
     for job in jobs:
         tally.add(read_scratch_json(context.output, f"read/{job['number']:05d}.json"))
     return tally
+
+
+def _forget_unreadable(context: Context, jobs: list[Record]) -> None:
+    """Have splits with files that could not be opened read again by the next run.
+
+    A file whose permissions were mended, or whose disk is back, has the same size and time.
+    """
+    for job in jobs:
+        name = f"read/{job['number']:05d}.json"
+        if read_scratch_json(context.output, name)["rejects"].get("unreadable"):
+            remove_scratch(context.output, [name])
 
 
 def _check_readable(tally: Tally, settings: Mapping[str, Any]) -> None:

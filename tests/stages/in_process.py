@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -40,11 +40,13 @@ class Jobs:
         seed: of the order.
         fresh: a worker a job, as Ray's tasks have it; else one for all, as its actors.
         kill_after: ends the run when so many jobs are done, as a kill would.
+        meanwhile: what somebody else does before the first job.
     """
 
     seed: int = 0
     fresh: bool = False
     kill_after: int | None = None
+    meanwhile: Callable[[], object] | None = None
     done: list[Record] = field(default_factory=list)
 
     def __call__(
@@ -55,6 +57,8 @@ class Jobs:
         one = make(**arguments)
         order = list(jobs)
         random.Random(self.seed).shuffle(order)
+        if self.meanwhile is not None and not self.done:
+            self.meanwhile()
         for job in order:
             if self.kill_after is not None and len(self.done) >= self.kill_after:
                 raise Interrupted

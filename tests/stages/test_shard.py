@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import json
 import shutil
@@ -208,3 +209,35 @@ def test_what_a_disk_says_becomes_one_line(
     folder.write_text("a file")
     with pytest.raises(JobFailed, match=r"^reading \d\.jsonl.*(exists|directory)"):
         run_shard(monkeypatch, tmp_path, corpus)
+
+
+def test_a_file_that_vanishes_while_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calm: dict[str, str]
+) -> None:
+    """One line, nothing half done; when it is back, as if nothing had been."""
+    first = write_jsonl(tmp_path / "corpus/a.jsonl", TEXTS[:80])
+    write_jsonl(tmp_path / "corpus/b.jsonl", TEXTS[80:])
+    corpus = {"paths": [str(tmp_path / "corpus")], **CORPUS}
+    away = tmp_path / "away.jsonl"
+    with pytest.raises(StageError, match="changed while it was read"):
+        run_shard(monkeypatch, tmp_path, corpus, Jobs(meanwhile=lambda: first.rename(away)))
+    away.rename(first)
+    _, output = run_shard(monkeypatch, tmp_path, corpus)
+    assert digests(output) == calm
+
+
+def test_a_file_that_can_be_opened_again_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calm: dict[str, str]
+) -> None:
+    """Its size and time are what they were, so the next run goes on with this one's work."""
+    first = write_jsonl(tmp_path / "corpus/a.jsonl", TEXTS[:80])
+    write_jsonl(tmp_path / "corpus/b.jsonl", TEXTS[80:])
+    corpus = {"paths": [str(tmp_path / "corpus")], **CORPUS}
+    away = tmp_path / "away.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(shard, "corpus_listing", functools.cache(shard.corpus_listing))
+        with pytest.raises(StageError, match=r"corpus\.max_unreadable_share"):
+            run_shard(patch, tmp_path, corpus, Jobs(meanwhile=lambda: first.rename(away)))
+    away.rename(first)
+    _, output = run_shard(monkeypatch, tmp_path, corpus)
+    assert digests(output) == calm
