@@ -5,19 +5,25 @@ from __future__ import annotations
 import bz2
 import functools
 import gzip
+import itertools
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline.stage import Interrupted, StageError
 from pipeline.store import ArtifactWriter
-from stages import shard, shard_workers, shuffle
+from stages import config, shard, shard_workers, shuffle
+from stages.parallel import JobFailed
 from stages.text import pieces
+from stages.text.cleaning import clean
+from stages.text.sharding import document_hash
 from tests.conftest import documents
 from tests.stages.in_process import Jobs, digests, run_shard
 
@@ -151,6 +157,49 @@ def test_nothing_is_lost(monkeypatch: pytest.MonkeyPatch, files: Path, tmp_path:
             assert ours.equals(theirs.select(["document", "part"]).cast(ours.schema))
 
 
+@pytest.mark.skipif(not hasattr(config, "SourceConfig"), reason="a corpus is one source")
+@pytest.mark.parametrize("many", [False, True])
+def test_samples_and_repeats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, many: bool) -> None:
+    """Two sources share documents; what one keeps is kept, the larger repeat counts."""
+    half = write_jsonl(tmp_path / "half.jsonl", TEXTS[:100])
+    thrice = write_jsonl(tmp_path / "thrice.jsonl", TEXTS[80:])
+    sources = [
+        {"name": "half", "paths": [str(half)], "sample": 0.5},
+        {"name": "thrice", "paths": [str(thrice)], "repeat": 3},
+    ]
+    if many:
+        many_pieces(monkeypatch)
+    result, output = run_shard(
+        monkeypatch, tmp_path / "store", {"sources": sources, **CORPUS}, batch_mb=0.005
+    )
+    counts = dict(result.counts)
+    assert counts["in"] == 180 == sum(v for k, v in counts.items() if k != "in")
+    assert 30 < counts["not_sampled"] < 70
+    times = Counter(row["document"] for row in rows_of(output) if row["part"] == 0)
+    shard_of: dict[bytes, set[str]] = {}
+    for name in digests(output):
+        if name.endswith(".parquet"):
+            for row in rows_of(output, name):
+                shard_of.setdefault(row["document"], set()).add(name)
+    held_out = {d for d, names in shard_of.items() if min(names).startswith("validation")}
+    wanted = document_hash(clean(pa.array(TEXTS)).texts).to_pylist()
+    assert set(wanted[80:]) <= times.keys()
+    assert counts["out"] == len(times) == result.figures["documents/train"] + len(held_out)
+    for i, document in enumerate(wanted):
+        thrice_here = 1 if document in held_out else 3
+        assert times[document] in ((thrice_here,) if i >= 80 else (0, 1))
+    assert result.figures["copies/train"] == sum(times.values()) - len(times)
+    assert result.figures["copies/validation"] == 0
+    # Parts of one document lie anywhere; all copies of a part lie in one shard, and no two of
+    # them stand side by side.
+    for name in digests(output):
+        if name.startswith("train"):
+            rows = [(row["document"], row["part"]) for row in rows_of(output, name)]
+            assert all(a != b for a, b in itertools.pairwise(rows))
+    sizes = [sum(len(r["text"]) for r in rows_of(output, f"train-{i:05d}")) for i in range(4)]
+    assert max(sizes) < 1.15 * min(sizes)
+
+
 def test_shards_are_equal_and_the_report_says_how_much(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -193,21 +242,17 @@ def test_shards_too_large_for_a_worker_are_refused(
         run_shard(monkeypatch, tmp_path, {"paths": [str(files)], **CORPUS})
 
 
-def test_what_a_disk_says_becomes_one_line(
-    monkeypatch: pytest.MonkeyPatch, files: Path, tmp_path: Path
-) -> None:
+def test_what_a_disk_says_becomes_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A folder that cannot be written to stands in for a full disk."""
-    from stages.parallel import JobFailed
-    from stages.text import listing
-
-    monkeypatch.setattr(listing, "FILE_SPLIT_BYTES", 1000)
-    corpus = {"paths": [str(files)], **CORPUS}
+    write_jsonl(tmp_path / "corpus/a.jsonl", TEXTS[:80])
+    (tmp_path / "corpus/b.txt").write_text(TEXTS[80], encoding="utf-8")
+    corpus = {"paths": [str(tmp_path / "corpus")], **CORPUS}
     with pytest.raises(Interrupted):
         run_shard(monkeypatch, tmp_path, corpus, Jobs(kill_after=1))
     folder = next(tmp_path.rglob("pieces"))
     shutil.rmtree(folder)
     folder.write_text("a file")
-    with pytest.raises(JobFailed, match=r"^reading \d\.jsonl.*(exists|directory)"):
+    with pytest.raises(JobFailed, match=r"^reading [ab]\.\w+ .*(exists|directory)"):
         run_shard(monkeypatch, tmp_path, corpus)
 
 
