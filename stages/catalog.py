@@ -40,7 +40,7 @@ SHARD = Stage(
         "stages.shard_workers",
         "stages.shuffle",
         "stages.tables",
-        *_text("listing", "folders", "uris", "splitting", "ranges"),
+        *_text("listing", "folders", "uris", "splitting", "ranges", "dump_ranges"),
         *_text("readers", "records", "streams", "python_docs"),
         *_text("encodings", "columns", "delimited", "extracted", "mediawiki", "wikicode"),
         *_text("buffers", "cleaning", "unwrapping", "sentences", "abbreviations"),

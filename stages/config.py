@@ -86,7 +86,8 @@ class CorpusConfig(Group):
     )
     paths: tuple[str, ...] = Field(
         (),
-        description="Files, folders or globs (kind: files). Absolute, or from the current folder.",
+        description="Files, folders or globs (kind: files): absolute, from the current folder, or "
+        "as URIs (s3://, gs://, hdfs://, file://).",
     )
     sources: tuple[SourceConfig, ...] = Field(
         (),

@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from stages.text.dump_ranges import page_pieces
 from stages.text.records import (
     SNIPPET_BYTES,
     ReadOptions,
@@ -58,10 +59,14 @@ def mediawiki_records(
     `redirect`, pages of other namespaces as `not_an_article`. `options.encoding` says nothing
     here: dumps are UTF-8.
     """
+    if options.end is None:
+        pieces = read_pieces(path, compression)
+    else:
+        pieces = page_pieces(path, compression, options.start, options.end)
     hidden = HIDDEN_NAMESPACES
     number = 0
     try:
-        for kind, content in _cut(read_pieces(path, compression), options.max_record_bytes):
+        for kind, content in _cut(pieces, options.max_record_bytes):
             if kind == "head":
                 hidden = hidden | _file_namespaces(content)
                 continue

@@ -166,6 +166,10 @@ def _file_records(path: str, split: Split, options: ReadOptions) -> Iterator[Rec
     if split.end is None:
         yield from FORMATS[split.format](path, split.compression, options)
         return
+    if split.format == "mediawiki":
+        own = dataclasses.replace(options, start=split.start, end=split.end)
+        yield from FORMATS[split.format](path, split.compression, own)
+        return
     blank_lines = split.format != "jsonl"
     try:
         first, last, encoding = own_range(

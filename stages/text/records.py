@@ -26,7 +26,7 @@ class ReadOptions:
             each file.
         batch_bytes: text a batch aims at.
         max_record_bytes: longer records are not read, but counted as too_large.
-        start: the first byte to read of a file of lines, where a record begins.
+        start: the first byte to read of a file of lines, where a record begins (of a dump, any).
         end: the byte after the last one to read; None: to the end.
     """
 

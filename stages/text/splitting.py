@@ -30,7 +30,7 @@ SPLITS = 500
 
 RANGED: frozenset[Format] = frozenset({"jsonl", "sentences", "blank_lines"})
 """Formats whose records end at a line or a blank line, whatever stands in them. CSV and TSV are not
-among them: a quoted field may hold a newline."""
+among them: a quoted field may hold a newline. How dumps are cut says `dump_ranges`."""
 
 _MULTI_BYTE = frozenset(
     (
@@ -47,8 +47,8 @@ def splits(
 ) -> list[Split]:
     """Cut a listing into work items of about `target_bytes` of stored bytes, in a fixed order.
 
-    Small files of one format share an item. A file of lines of more than two items' size is cut
-    into ranges; another large file is an item of its own.
+    Small files of one format share an item. A file of lines, or a dump, of more than two items'
+    size is cut into ranges; another large file is an item of its own.
     """
     if isinstance(listing, DocsListing):
         return _modules(listing, target_bytes or PYTHON_SPLIT_BYTES)
@@ -79,7 +79,8 @@ def _files(listing: FileListing, target: int) -> Iterator[Split]:
         cuts = [e.size * i // count for i in range(count + 1)]
         for start, end in itertools.pairwise(cuts):
             yield Split(
-                *("", listing.root, (e.path,), e.format, "", end - start, start, end), **options
+                *("", listing.root, (e.path,), e.format, e.compression, end - start, start, end),
+                **options,
             )
     for (kind, compression), files in sorted(kinds.items()):
         for group, size in _groups(files, target):
@@ -89,9 +90,12 @@ def _files(listing: FileListing, target: int) -> Iterator[Split]:
 
 def in_ranges(entry: FileEntry, encoding: str, target: int) -> bool:
     """Whether a file is read in ranges: large, and a cut can be found without reading before it."""
+    if entry.size <= 2 * target:
+        return False
+    if entry.format == "mediawiki":
+        return entry.compression in ("", "bz2")
     return (
-        entry.size > 2 * target
-        and entry.format in RANGED
+        entry.format in RANGED
         and not entry.compression
         and (encoding == DETECT or ascii_white_space(encoding))
     )

@@ -99,6 +99,9 @@ def open_raw(path: str) -> Any:
 
 
 def _decompressed(raw: Any, compression: str) -> Any:
+    if compression and isinstance(raw, io.FileIO):
+        # The decompressors of the standard library read 8 KB at a time.
+        raw = io.BufferedReader(raw, PIECE_BYTES)
     if compression == "gzip":
         return gzip.GzipFile(fileobj=raw)
     if compression == "bz2":
