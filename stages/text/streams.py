@@ -16,10 +16,12 @@ import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from stages.text.folders import regular_file
 from stages.text.uris import BUFFER_BYTES, is_remote, open_uri
 
 PIECE_BYTES = 256 * 1024
@@ -124,6 +126,9 @@ def open_seekable(path: str) -> Any:
     """
     if is_remote(path):
         return pa.PythonFile(open_uri(path), mode="r")
+    info, problem = regular_file(Path(path))
+    if info is None:
+        raise DamagedFile("unreadable", problem)
     try:
         return pa.OSFile(path)
     except OSError as error:

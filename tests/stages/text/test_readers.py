@@ -269,6 +269,9 @@ def test_what_took_the_place_of_a_file_is_not_waited_for(tmp_path: Path, ending:
         (batch,) = read(split)
         assert batch.rejects == {"unreadable": 1}
         assert "not a regular file" in batch.examples[0].detail
+    for format in ("parquet", "arrow", "jsonl", "csv", "mediawiki"):
+        (batch,) = read(Split("", str(tmp_path), (f"a.txt{ending}",), format, "", 3))
+        assert batch.rejects == {"unreadable": 1}
 
 
 def test_a_text_beyond_the_limit_is_not_held(tmp_path: Path) -> None:
