@@ -20,8 +20,146 @@ from stages.text.special_tokens import SPECIAL_TOKENS
 PositiveInt = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Amount = Annotated[float, Field(ge=0.0)]
 OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
+class QualityConfig(Group):
+    """Rules that refuse documents, each off at null. `quality=gopher` and `quality=c4` set them.
+
+    Made for English web pages; a word is what stands between spaces, a line what cleaning leaves.
+    """
+
+    min_words: Count | None = Field(None, description="Fewer words are refused (Gopher: 50).")
+    max_words: PositiveInt | None = Field(
+        None, description="More words are refused (Gopher: 100,000)."
+    )
+    min_mean_word_length: Amount | None = Field(
+        None, description="Least mean of characters a word (Gopher: 3, English)."
+    )
+    max_mean_word_length: Amount | None = Field(
+        None, description="Greatest mean of characters a word (Gopher: 10, English)."
+    )
+    max_symbol_word_ratio: Amount | None = Field(
+        None, description="Hash signs, or ellipses, a word (Gopher: 0.1)."
+    )
+    max_bullet_lines: Share | None = Field(
+        None, description="Share of lines that start with a bullet (Gopher: 0.9)."
+    )
+    max_ellipsis_lines: Share | None = Field(
+        None, description="Share of lines that end with an ellipsis (Gopher: 0.3)."
+    )
+    min_letter_words: Share | None = Field(
+        None, description="Least share of words with a letter in them (Gopher: 0.8)."
+    )
+    min_stop_words: Count | None = Field(
+        None, description="Least number of different stop words (Gopher: 2)."
+    )
+    stop_words: tuple[str, ...] = Field(
+        ("the", "be", "to", "of", "and", "that", "have", "with"),
+        description="For min_stop_words, in lower case (Gopher's: English).",
+    )
+    max_symbols: Share | None = Field(
+        None, description="Share of characters, white space left out, that are no letter or digit."
+    )
+    max_digits: Share | None = Field(
+        None, description="Share of characters, white space left out, that are digits."
+    )
+    max_repeated_lines: Share | None = Field(
+        None, description="Share of lines that came before (Gopher: 0.3)."
+    )
+    max_repeated_line_characters: Share | None = Field(
+        None, description="Share of characters in lines that came before (Gopher: 0.2)."
+    )
+    max_repeated_paragraphs: Share | None = Field(
+        None, description="Share of paragraphs that came before (Gopher: 0.3)."
+    )
+    max_repeated_paragraph_characters: Share | None = Field(
+        None, description="Share of characters in paragraphs that came before (Gopher: 0.2)."
+    )
+    max_top_2grams: Share | None = Field(
+        None, description="Share of characters in the most frequent 2-gram (Gopher: 0.2)."
+    )
+    max_top_3grams: Share | None = Field(None, description="As max_top_2grams (Gopher: 0.18).")
+    max_top_4grams: Share | None = Field(None, description="As max_top_2grams (Gopher: 0.16).")
+    max_repeated_5grams: Share | None = Field(
+        None, description="Share of characters in 5-grams that came before (Gopher: 0.15)."
+    )
+    max_repeated_6grams: Share | None = Field(
+        None, description="As max_repeated_5grams (Gopher: 0.14)."
+    )
+    max_repeated_7grams: Share | None = Field(
+        None, description="As max_repeated_5grams (Gopher: 0.13)."
+    )
+    max_repeated_8grams: Share | None = Field(
+        None, description="As max_repeated_5grams (Gopher: 0.12)."
+    )
+    max_repeated_9grams: Share | None = Field(
+        None, description="As max_repeated_5grams (Gopher: 0.11)."
+    )
+    max_repeated_10grams: Share | None = Field(
+        None, description="As max_repeated_5grams (Gopher: 0.10)."
+    )
+    refused_phrases: tuple[str, ...] = Field(
+        (), description='Documents that hold one are refused (C4: "lorem ipsum" and "{").'
+    )
+    drop_unterminated_lines: bool = Field(
+        False, description="Drop lines that do not end a sentence or quotation (C4)."
+    )
+    min_line_words: PositiveInt | None = Field(
+        None, description="Lines of fewer words are dropped (C4: 3)."
+    )
+    dropped_line_phrases: tuple[str, ...] = Field(
+        (), description='Lines that hold one are dropped (C4: "javascript").'
+    )
+    min_sentences: PositiveInt | None = Field(
+        None, description="Fewer sentences are refused, after lines were dropped (C4: 5)."
+    )
+
+    @field_validator("stop_words")
+    @classmethod
+    def _short(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for word in value:
+            if not word or len(word.encode()) > 8 or word != word.lower():
+                raise ValueError(
+                    f"corpus.quality.stop_words: {word!r} must be in lower case and have 1 to 8 "
+                    "bytes: take a shorter one"
+                )
+        return value
+
+    @field_validator("refused_phrases", "dropped_line_phrases")
+    @classmethod
+    def _not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not phrase.strip() for phrase in value):
+            raise ValueError("corpus.quality: a phrase is empty, and every text would hold it")
+        return value
+
+    @model_validator(mode="after")
+    def _ranges(self) -> Self:
+        for name in ("words", "mean_word_length"):
+            least, most = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
+            if least is not None and most is not None and least > most:
+                raise ValueError(
+                    f"corpus.quality.min_{name}={least} is above corpus.quality.max_{name}="
+                    f"{most}: no document would be left"
+                )
+        return self
+
+
+class NearDuplicatesConfig(Group):
+    """Documents that are almost another one, found by MinHash."""
+
+    enabled: bool = Field(
+        False, description="Keep one of several documents that are nearly the same."
+    )
+    threshold: OpenShare = Field(
+        0.8, description="Share of common shingles (Jaccard similarity) from which they are."
+    )
+    shingle_words: PositiveInt = Field(5, description="Words a shingle.")
+    permutations: Annotated[int, Field(ge=16, le=1024)] = Field(
+        128, description="Length of a signature: more find and judge better, and cost more."
+    )
 
 
 class CorpusConfig(Group):
@@ -47,11 +185,27 @@ class CorpusConfig(Group):
     min_characters: Count = Field(
         32, description="Shorter documents are left out and counted as too_short."
     )
+    max_characters: PositiveInt | None = Field(
+        None, description="Longer documents are left out and counted as too_long; null: none is."
+    )
+    boilerplate: bool = Field(
+        True, description="Take out Project Gutenberg's headers, credits and footers."
+    )
     unwrap: bool = Field(
         True, description="Join hard-wrapped lines of a paragraph; blank lines stay breaks."
     )
     nfc: bool = Field(True, description="Compose characters (Unicode NFC): one spelling a word.")
     deduplicate: bool = Field(True, description="Keep one of several equal documents.")
+    near_duplicates: NearDuplicatesConfig = NearDuplicatesConfig()
+    quality: QualityConfig = QualityConfig()
+    languages: tuple[str, ...] = Field(
+        (),
+        description="Keep documents in these languages (ISO 639: [en, de]); empty: all. Needs the "
+        "extra: pip install 'clozeline[languages]'.",
+    )
+    min_language_probability: Share = Field(
+        0.5, description="Documents whose language is less certain are left out."
+    )
     sentences: Literal["icu", "lines"] = Field(
         "icu", description="icu: ICU rules with abbreviations; lines: a sentence a line."
     )
@@ -79,6 +233,15 @@ class CorpusConfig(Group):
                 f"{value!r} is no encoding that Python knows: try utf-8, latin-1 or cp1252"
             ) from None
         return value
+
+    @model_validator(mode="after")
+    def _lengths(self) -> Self:
+        if self.max_characters is not None and self.max_characters < self.min_characters:
+            raise ValueError(
+                f"corpus.min_characters={self.min_characters} is above corpus.max_characters="
+                f"{self.max_characters}: no document would be left"
+            )
+        return self
 
 
 class VocabConfig(Group):

@@ -120,7 +120,9 @@ class Measures:
             code |= np.where(inside, lower[starts[at] + i], 0).astype(np.uint64) << np.uint64(8 * i)
         number = np.zeros(self._texts, np.float64)
         for word in known:
-            number += self._number(starts[at[code == np.uint64(int.from_bytes(word, "little"))]]) > 0
+            number += (
+                self._number(starts[at[code == np.uint64(int.from_bytes(word, "little"))]]) > 0
+            )
         return number
 
     @cached_property

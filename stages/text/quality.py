@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from stages.text.buffers import Bytes, Offsets, text_array, text_buffer
+from stages.text.examples import EXAMPLES_A_REASON, Example
 from stages.text.line_rules import kept_lines
 from stages.text.measures import LONGEST_STOP_WORD, Measures
 from stages.text.segments import blocks, rows_with
@@ -27,8 +27,6 @@ BLOCK_BYTES = 256_000
 """Text judged at a time: what the processor's caches hold is done twice as fast."""
 
 JUDGED_BYTES = 4_000_000
-
-EXAMPLES_A_REASON = 5
 
 ENGLISH_STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
@@ -104,14 +102,6 @@ _LIMITS: tuple[tuple[str, str, str], ...] = (
 
 RULES = ("refused_phrases", *(option for option, _, _ in _LIMITS))
 """Names of the rules that refuse; a refused text is counted under `reason_of` its rule."""
-
-
-class Example(NamedTuple):
-    """A refused text: its row, the reason it is counted under, and the figure for a person."""
-
-    row: int
-    reason: str
-    detail: str
 
 
 @dataclass(frozen=True)
