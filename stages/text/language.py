@@ -1,4 +1,4 @@
-"""Which language a text is in, by py3langid's model (an extra: `pip install 'clozeline[languages]'`).
+"""Which language a text is in, by the model of py3langid, an extra (`clozeline[languages]`).
 
 The model is naive Bayes over byte n-grams (Lui and Baldwin, 2012). Its figures are added up here in
 float64 and in a fixed order, because the library's own float32 product differs in its last bits
@@ -41,7 +41,7 @@ class MissingLibraryError(ImportError):
 
 
 class Guess(NamedTuple):
-    """A language (ISO 639 code) and how probable it is, 0 to 1; "und" for a text without letters."""
+    """A language (ISO 639 code) and its probability; "und" and 0 where nothing tells."""
 
     language: str
     probability: float
@@ -126,7 +126,7 @@ def identify(texts: pa.Array) -> list[Guess]:
         ValueError: a text is null, or the column is not of strings.
     """
     data, offsets = text_buffer(texts)
-    raw = memoryview(data)
+    raw = memoryview(data.data)
     samples = [_sample(raw[start:end]) for start, end in pairwise(offsets.tolist())]
     model, guesses = _model(), list[Guess]()
     for first in range(0, len(samples), GROUP):

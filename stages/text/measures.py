@@ -45,9 +45,7 @@ class Measures:
     def figure(self, name: str) -> Figures:
         """float64 [n]; names are those of `quality`'s table."""
         if name.endswith("grams"):
-            kind, _, length = name.removesuffix("grams").rpartition("_")
-            del kind
-            return self._ngrams[int(length)]
+            return self._ngrams[int(name.removesuffix("grams").rpartition("_")[2])]
         found: Figures = getattr(self, name)
         return found
 
@@ -214,4 +212,4 @@ class Measures:
 
     def _three_bytes(self, at: Positions) -> Positions:
         one, two, three = (self._data[at + i].astype(np.int64) for i in range(3))
-        return one << 16 | two << 8 | three
+        return np.asarray(one << 16 | two << 8 | three)

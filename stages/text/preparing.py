@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -36,11 +36,11 @@ class PreparingOptions:
     """
 
     boilerplate: bool = True
-    cleaning: CleaningOptions = CleaningOptions()
+    cleaning: CleaningOptions = field(default_factory=CleaningOptions)
     min_characters: int = 1
     max_characters: int | None = None
-    quality: QualityOptions = QualityOptions()
-    languages: LanguageOptions = LanguageOptions()
+    quality: QualityOptions = field(default_factory=QualityOptions)
+    languages: LanguageOptions = field(default_factory=LanguageOptions)
 
 
 @dataclass(frozen=True)

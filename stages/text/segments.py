@@ -98,7 +98,7 @@ def units(data: Bytes, offsets: Offsets) -> tuple[Positions, Positions]:
     single |= (lead == 0xE0) & (second >= 0xB8) & (second <= 0xBB)  # Thai, Lao
     single |= (lead == 0xE1) & ((second == 0x80) | (second == 0x81))  # Burmese
     single |= (lead == 0xE1) & ((second == 0x9E) | (second == 0x9F))  # Khmer
-    single |= (lead == 0xEF) & ((second == 0xA4) | (second == 0xAB))  # compatibility ideographs
+    single |= (lead == 0xEF) & (second >= 0xA4) & (second <= 0xAB)  # compatibility ideographs
     wide = (lead == 0xF0) & (second >= 0xA0) & (second <= 0xB3)  # further ideographs
     single |= wide
     if not single.any():
