@@ -53,13 +53,14 @@ _ONLY_IN_HEADERS = re.compile(
 _ONLY_IN_FOOTERS = re.compile(
     rb"Project\s+Gutenberg(?:-tm|\xe2\x84\xa2)|should be named|editions\s+will\s+replace", re.I
 )
-_BLANK_LINE = rb"(?:\r?\n[ \t]*\r?\n|\r[ \t]*\r|\Z)"
+_BLANK_LINE = rb"(?:\r?\n[ \t]*\r?\n|\r[ \t]*\r)"
+_PARAGRAPH_END = rb"(?:" + _BLANK_LINE + rb"|\Z)"
 _CREDITS = re.compile(
     rb"\s*(?:Produced by|E-?text prepared by|This e-?(?:text|book) was (?:prepared|produced) by)"
-    rb"(?:(?!" + _BLANK_LINE + rb").){1,1000}(?=" + _BLANK_LINE + rb")",
+    rb"(?:(?!" + _PARAGRAPH_END + rb").){1,1000}(?=" + _PARAGRAPH_END + rb")",
     re.I | re.S,
 )
-_REST_OF_PARAGRAPH = re.compile(rb"(?:(?!" + _BLANK_LINE + rb").){0,500}", re.S)
+_REST_OF_PARAGRAPH = re.compile(rb"(?:(?!" + _PARAGRAPH_END + rb").){0,500}", re.S)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stages.text import characters, repetition
 from stages.text.buffers import Bytes, Offsets, text_array
-from stages.text.segments import Flags, Positions, lines, paragraphs, words
+from stages.text.segments import Flags, Hasher, Positions, lines, paragraphs, words
 from stages.text.sentences import sentence_ends
 
 Figures = npt.NDArray[np.float64]
@@ -110,17 +110,17 @@ class Measures:
         """How many different stop words a text holds."""
         starts, ends = self._words
         known = [word.encode() for word in dict.fromkeys(self._stop_words)]
-        at = np.flatnonzero(np.isin(ends - starts, [len(word) for word in known]))
-        lower = np.frombuffer(self._data.tobytes().lower() + bytes(LONGEST_STOP_WORD), np.uint8)
-        code = np.zeros(len(at), np.uint64)
-        for i in range(LONGEST_STOP_WORD):
-            inside = starts[at] + i < ends[at]
-            code |= np.where(inside, lower[starts[at] + i], 0).astype(np.uint64) << np.uint64(8 * i)
+        lower = np.frombuffer(self._data.tobytes().lower(), np.uint8)
         number = np.zeros(self._texts, np.float64)
-        for word in known:
-            number += (
-                self._number(starts[at[code == np.uint64(int.from_bytes(word, "little"))]]) > 0
-            )
+        for length in {len(word) for word in known}:
+            at = starts[ends - starts == length]
+            code = np.zeros(len(at), np.uint64)
+            for i in range(length):
+                code |= lower[at + i].astype(np.uint64) << np.uint64(8 * i)
+            for word in known:
+                if len(word) == length:
+                    hit = code == np.uint64(int.from_bytes(word, "little"))
+                    number += self._number(at[hit]) > 0
         return number
 
     @cached_property
@@ -151,18 +151,24 @@ class Measures:
 
     @cached_property
     def _repeated_lines(self) -> repetition.Repeated:
-        return repetition.repeated(self._data, self._offsets, *self._lines, self._before)
+        return repetition.repeated(self._hasher, self._offsets, *self._lines, self._before)
 
     @cached_property
     def _repeated_paragraphs(self) -> repetition.Repeated:
         stretches = paragraphs(self._data, self._offsets)
-        return repetition.repeated(self._data, self._offsets, *stretches, self._before)
+        return repetition.repeated(self._hasher, self._offsets, *stretches, self._before)
 
     @cached_property
     def _ngrams(self) -> dict[int, Figures]:
         top = tuple(n for n in (2, 3, 4) if f"max_top_{n}grams" in self._rules)
         again = tuple(n for n in range(5, 11) if f"max_repeated_{n}grams" in self._rules)
-        return repetition.ngram_shares(self._data, self._offsets, self._before, top, again)
+        return repetition.ngram_shares(
+            self._data, self._hasher, self._offsets, self._before, top, again
+        )
+
+    @cached_property
+    def _hasher(self) -> Hasher:
+        return Hasher(self._data)
 
     @cached_property
     def _words(self) -> tuple[Positions, Positions]:
@@ -186,13 +192,15 @@ class Measures:
     @cached_property
     def _before(self) -> Positions:
         """[bytes + 1] how many characters stand before each byte."""
-        found = np.zeros(len(self._data) + 1, np.int64)
-        np.cumsum((self._data & 0xC0) != 0x80, out=found[1:])
+        found = np.zeros(len(self._data) + 1, np.int32)
+        np.cumsum(self._data.view(np.int8) >= -0x40, out=found[1:], dtype=np.int32)
         return found
 
     @cached_property
     def _three_dots(self) -> Positions:
-        """Where each three dots of a run of them start."""
+        """Where each three dots of a run of them end."""
+        if b"..." not in self._data.tobytes():
+            return np.zeros(0, np.int64)
         dots = np.flatnonzero(self._data == ord("."))
         first = np.append(True, (dots[1:] != dots[:-1] + 1) | np.isin(dots[1:], self._offsets))
         start = np.flatnonzero(first[: len(dots)])

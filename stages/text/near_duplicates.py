@@ -50,7 +50,7 @@ def band_schema(options: NearDuplicateOptions) -> pa.Schema:
 
 
 def band_rows(texts: pa.Array, origins: pa.Array, options: NearDuplicateOptions) -> pa.Table:
-    """Rows of `band_schema`, one a band and document, sorted by key.
+    """Rows of `band_schema`, one a band and document with words, sorted by key.
 
     Args:
         texts: string [n], cleaned.
@@ -58,6 +58,9 @@ def band_rows(texts: pa.Array, origins: pa.Array, options: NearDuplicateOptions)
         options: what counts as a near duplicate.
     """
     found = signatures(texts, options)
+    # A text without words has no shingle, and is like no other.
+    some = pa.array(np.any(found < 2**32 - 1, axis=1))
+    found, origins = found[some.to_numpy(zero_copy_only=False)], origins.filter(some)
     keys = band_keys(found, options)
     order = np.argsort(keys, axis=None, kind="stable")
     document = pa.array(order // keys.shape[1])

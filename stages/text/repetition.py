@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from stages.text.buffers import Bytes, Offsets
 from stages.text.random import mix64
-from stages.text.segments import Flags, Hashes, Positions, hashes, units
+from stages.text.segments import Flags, Hasher, Hashes, Positions, units
 
 Shares = npt.NDArray[np.float64]
 
@@ -30,19 +30,19 @@ class Repeated:
 
 
 def repeated(
-    data: Bytes, offsets: Offsets, starts: Positions, ends: Positions, characters: Positions
+    hasher: Hasher, offsets: Offsets, starts: Positions, ends: Positions, characters: Positions
 ) -> Repeated:
     """Shares of repeated stretches (lines, paragraphs) of each text.
 
     Args:
-        data: uint8, the texts end to end.
+        hasher: of the texts end to end.
         offsets: n + 1, where each begins.
         starts: of the stretches, ascending.
         ends: of the stretches, ascending.
         characters: [len(data) + 1], how many characters stand before each byte.
     """
     row = np.searchsorted(offsets, starts, side="right") - 1
-    again = repeats(_keys(hashes(data, starts, ends), row))
+    again = repeats(_keys(hasher(starts, ends), row))
     size = characters[ends] - characters[starts]
     texts = len(offsets) - 1
     return Repeated(
@@ -62,22 +62,10 @@ def share(part: npt.NDArray[np.generic], whole: npt.NDArray[np.generic]) -> Shar
 
 def repeats(keys: Hashes) -> Flags:
     """Whether an equal key stands before each: bool [n]."""
+    order = np.argsort(keys, kind="stable")
     again = np.zeros(len(keys), np.bool_)
-    at = _common(keys)
-    if len(at):
-        order = at[np.argsort(keys[at], kind="stable")]
-        again[order[1:]] = keys[order[1:]] == keys[order[:-1]]
+    again[order[1:]] = keys[order[1:]] == keys[order[:-1]]
     return again
-
-
-def _common(keys: Hashes) -> Positions:
-    """Where keys stand that occur more than once. Sorting values is faster than positions."""
-    ordered = np.sort(keys)
-    twice = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    if not len(twice):
-        return np.zeros(0, np.int64)
-    at = np.minimum(np.searchsorted(twice, keys), len(twice) - 1)
-    return np.flatnonzero(twice[at] == keys)
 
 
 def _keys(stretch: Hashes, row: Positions) -> Hashes:
@@ -87,6 +75,7 @@ def _keys(stretch: Hashes, row: Positions) -> Hashes:
 
 def ngram_shares(
     data: Bytes,
+    hasher: Hasher,
     offsets: Offsets,
     characters: Positions,
     top: tuple[int, ...],
@@ -100,6 +89,7 @@ def ngram_shares(
 
     Args:
         data: uint8, the texts end to end.
+        hasher: of the same.
         offsets: n + 1, where each begins.
         characters: [len(data) + 1], how many characters stand before each byte.
         top: lengths of which the most frequent n-gram is looked at, all below those of `again`.
@@ -115,38 +105,41 @@ def ngram_shares(
     before = np.concatenate(([0], np.cumsum(size)))
     whole = np.bincount(row, size, minlength=texts)
     last = np.searchsorted(row, row, side="right")  # where the units of each unit's text end
-    unit = hashes(data, starts, ends)
-    # An n-gram occurs twice only where its first n - 1 units do: the rest is left out.
-    at = np.arange(len(starts))
-    key = _keys(unit, row)
+    unit = hasher(starts, ends)
+    at, key = np.arange(len(starts)), _keys(unit, row)
     found = {}
-    for n in range(1, max((*top, *again)) + 1):
-        if n > 1:
-            fits = at + n <= last[at]
-            at, key = at[fits], key[fits]
-            key = mix64(key * _NEXT + unit[at + n - 1])
-        common = _common(key)
-        at, key = at[common], key[common]
+    for n in range(2, max((*top, *again)) + 1):
+        fits = at + n <= last[at]
+        at, key = at[fits], key[fits]
+        key = mix64(key * _NEXT + unit[at + n - 1])
+        # An n-gram occurs twice only where its first n - 1 units do: the rest is left out.
+        at, key, counts = _more_than_once(at, key)
+        first = np.cumsum(counts) - counts
         if n in top:
-            length = before[at + n] - before[at]
-            found[n] = share(_most_frequent(key, row[at], length, texts), whole)
+            length = before[at[first] + n] - before[at[first]]
+            best = np.zeros(texts, np.int64)
+            np.maximum.at(best, row[at[first]], (counts << 32) + length)
+            found[n] = share((best >> 32) * (best & 0xFFFFFFFF), whole)
         elif n in again:
-            covered = np.zeros(len(starts) + 1, np.int64)
-            later = at[repeats(key)]
-            np.add.at(covered, later, 1)
-            np.add.at(covered, later + n, -1)
-            inside = np.cumsum(covered[:-1]) > 0
+            later = np.ones(len(at), np.bool_)
+            later[first] = False
+            edges = np.zeros(len(starts) + 1, np.int64)
+            np.add.at(edges, at[later], 1)
+            np.add.at(edges, at[later] + n, -1)
+            inside = np.cumsum(edges[:-1]) > 0
             found[n] = share(np.bincount(row[inside], size[inside], minlength=texts), whole)
     return found
 
 
-def _most_frequent(key: Hashes, row: Positions, length: Positions, texts: int) -> Positions:
-    """Characters in the occurrences of each text's most frequent key: int64 [texts]."""
-    best = np.zeros(texts, np.int64)
-    if len(key):
-        order = np.argsort(key)
-        first = np.flatnonzero(np.append(True, key[order][1:] != key[order][:-1]))
-        count = np.diff(np.append(first, len(key)))
-        one = order[first]
-        np.maximum.at(best, row[one], (count << 32) + length[one])
-    return (best >> 32) * (best & 0xFFFFFFFF)
+def _more_than_once(at: Positions, key: Hashes) -> tuple[Positions, Hashes, Positions]:
+    """Positions with keys that occur more than once, key by key, rising in each; and how many."""
+    order = np.argsort(key)
+    at, key = at[order], key[order]
+    first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+    counts = np.diff(np.append(first, len(key)))
+    stays = np.repeat(counts > 1, counts)
+    at, key, counts = at[stays], key[stays], counts[counts > 1]
+    group = np.repeat(np.arange(len(counts)), counts)
+    # Sorting is not stable: it is twice as fast so, and few are left to put in order.
+    order = np.lexsort((at, group))
+    return at[order], key, counts

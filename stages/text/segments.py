@@ -20,7 +20,7 @@ Hashes = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
 
 CHUNK_BYTES = 1 << 16
-"""Bytes hashed at a time: what the caches hold, so that memory does not follow a text's length."""
+"""Bytes hashed at a time: what the caches hold."""
 
 _SPACE, _NEWLINE = 32, 10
 _MASK = 2**64 - 1
@@ -42,35 +42,29 @@ def blocks(offsets: Offsets, block_bytes: int) -> Iterator[tuple[int, int]]:
 
 def words(data: Bytes, offsets: Offsets) -> tuple[Positions, Positions]:
     """Starts and ends of what stands between spaces, newlines and the ends of texts."""
-    return _runs(data, offsets, (data == _SPACE) | (data == _NEWLINE))
+    return _runs(np.flatnonzero((data == _SPACE) | (data == _NEWLINE)), offsets)
 
 
 def lines(data: Bytes, offsets: Offsets) -> tuple[Positions, Positions]:
     """Starts and ends of the lines that are not empty."""
-    return _runs(data, offsets, data == _NEWLINE)
+    return _runs(np.flatnonzero(data == _NEWLINE), offsets)
 
 
 def paragraphs(data: Bytes, offsets: Offsets) -> tuple[Positions, Positions]:
     """Starts and ends of what stands between blank lines; cleaned text has two newlines there."""
-    newline = data == _NEWLINE
-    double = newline[:-1] & newline[1:]
-    border = np.append(double, False)
-    border[1:] |= double
-    return _runs(data, offsets, border)
+    newlines = np.flatnonzero(data == _NEWLINE)
+    double = np.zeros(len(newlines) + 1, np.bool_)  # whether one stands right before each
+    double[1:-1] = newlines[1:] == newlines[:-1] + 1
+    return _runs(newlines[double[1:] | double[:-1]], offsets)
 
 
-def _runs(data: Bytes, offsets: Offsets, border: Flags) -> tuple[Positions, Positions]:
-    """Runs of bytes that are no border and stand in one text."""
-    if not len(data):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    inside = offsets[1:-1]
-    inside = inside[(inside > 0) & (inside < len(data))]
-    starts, ends = ~border, ~border
-    starts[1:] &= border[:-1]
-    starts[inside] = ~border[inside]
-    ends[:-1] &= border[1:]
-    ends[inside - 1] = ~border[inside - 1]
-    return np.flatnonzero(starts), np.flatnonzero(ends) + 1
+def _runs(borders: Positions, offsets: Offsets) -> tuple[Positions, Positions]:
+    """Runs of bytes, none of them a border, inside of texts."""
+    # Each border ends a run and starts the next, and so does each text: in order they pair up.
+    starts = np.sort(np.concatenate((offsets[:-1], borders + 1)))
+    ends = np.sort(np.concatenate((borders, offsets[1:])))
+    filled = starts < ends
+    return starts[filled], ends[filled]
 
 
 def _without_spaces() -> Flags:
@@ -89,7 +83,7 @@ def units(data: Bytes, offsets: Offsets) -> tuple[Positions, Positions]:
     These are kana and CJK ideographs (as in BERT's tokeniser), Thai, Lao, Burmese and Khmer.
     """
     blank = (data == _SPACE) | (data == _NEWLINE)
-    starts, ends = _runs(data, offsets, blank)
+    starts, ends = _runs(np.flatnonzero(blank), offsets)
     at = np.flatnonzero(data >= 0xE0)
     if not len(at):
         return starts, ends
@@ -115,38 +109,37 @@ def units(data: Bytes, offsets: Offsets) -> tuple[Positions, Positions]:
     return starts, ends
 
 
-def hashes(data: Bytes, starts: Positions, ends: Positions) -> Hashes:
-    """A 64-bit hash of each stretch [start, end): equal for equal bytes.
+class Hasher:
+    """64-bit hashes of stretches of a buffer: equal for equal bytes, wherever they stand.
 
     A polynomial over the bytes modulo 2^64, by prefix sums, and SplitMix64's finaliser: no call a
-    stretch. It is made for counting text, not against an adversary.
-
-    Args:
-        data: uint8 [n].
-        starts: int64 [m], ascending.
-        ends: int64 [m], ascending.
+    stretch. It is made for counting text, not against an adversary. Holds 8 bytes a byte.
     """
-    found = np.zeros(len(starts), np.uint64)
-    scale = np.zeros(len(starts), np.uint64)
-    powers, inverses = _powers()
-    total, base, inverse = 0, 1, 1  # of what stands before the chunk
-    for low in range(0, len(data) + 1, CHUNK_BYTES):
-        chunk = data[low : low + CHUNK_BYTES]
-        prefix = np.zeros(len(chunk) + 1, np.uint64)
-        np.cumsum(_BYTE_VALUES[chunk] * powers[: len(chunk)], out=prefix[1:])
-        prefix *= np.uint64(base)
-        prefix += np.uint64(total)
-        # Positions at the chunk's end belong to the next one, which may be empty.
-        first, last = np.searchsorted(ends, (low, low + CHUNK_BYTES))
-        found[first:last] += prefix[ends[first:last] - low]
-        first, last = np.searchsorted(starts, (low, low + CHUNK_BYTES))
-        found[first:last] -= prefix[starts[first:last] - low]
-        scale[first:last] = inverses[starts[first:last] - low] * np.uint64(inverse)
-        total = int(prefix[-1])
-        base = base * int(powers[-1]) & _MASK
-        inverse = inverse * int(inverses[-1]) & _MASK
-    found *= scale
-    return mix64(found + (ends - starts).astype(np.uint64) * _LENGTH)
+
+    def __init__(self, data: Bytes) -> None:
+        powers, inverses = _powers()
+        self._prefix = np.zeros(len(data) + 1, np.uint64)
+        self._chunk_inverses = np.ones(len(data) // CHUNK_BYTES + 1, np.uint64)
+        base = inverse = 1  # of the position where a chunk begins
+        for low in range(0, len(data), CHUNK_BYTES):
+            chunk = data[low : low + CHUNK_BYTES]
+            terms = _BYTE_VALUES[chunk]
+            terms *= powers[: len(chunk)]
+            if low:
+                terms *= np.uint64(base)
+            terms[:1] += self._prefix[low : low + 1]
+            np.cumsum(terms, out=self._prefix[low + 1 : low + 1 + len(chunk)])
+            self._chunk_inverses[low // CHUNK_BYTES] = inverse
+            base = base * int(powers[-1]) & _MASK
+            inverse = inverse * int(inverses[-1]) & _MASK
+
+    def __call__(self, starts: Positions, ends: Positions) -> Hashes:
+        """The hash of each stretch [start, end)."""
+        found = self._prefix[ends] - self._prefix[starts]
+        # Taken back to where it would be at position 0.
+        found *= _powers()[1][starts % CHUNK_BYTES]
+        found *= self._chunk_inverses[starts // CHUNK_BYTES]
+        return mix64(found + (ends - starts).astype(np.uint64) * _LENGTH)
 
 
 @lru_cache

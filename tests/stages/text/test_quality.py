@@ -173,6 +173,13 @@ def test_a_rule_refuses_what_it_is_for(rule: str) -> None:
     assert f"{limit:g}" in example.detail
 
 
+def test_the_first_rule_that_is_broken_is_the_reason() -> None:
+    texts = pa.array(["{ 1 1 }", "1 1"])
+    options = QualityOptions(min_words=3, max_digits=0.1, refused_phrases=("{",))
+    result = filter_documents(texts, options)
+    assert result.reasons == {"quality_refused_phrases": 1, "quality_min_words": 1}
+
+
 def test_phrases_refuse_whatever_their_case() -> None:
     texts = pa.array(["Lorem IPSUM dolor", "lorem", "ipsum", "if (x) { y }"])
     result = filter_documents(texts, QualityOptions(refused_phrases=("lorem ipsum", "{")))
