@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stages.text import characters, repetition
 from stages.text.buffers import Bytes, Offsets, text_array
-from stages.text.segments import Flags, Hasher, Positions, lines, paragraphs, words
+from stages.text.segments import Counts, Flags, Hasher, Positions, lines, paragraphs, words
 from stages.text.sentences import sentence_ends
 
 Figures = npt.NDArray[np.float64]
@@ -190,7 +190,7 @@ class Measures:
         return np.diff(self._offsets) - blank - later
 
     @cached_property
-    def _before(self) -> Positions:
+    def _before(self) -> Counts:
         """[bytes + 1] how many characters stand before each byte."""
         found = np.zeros(len(self._data) + 1, np.int32)
         np.cumsum(self._data.view(np.int8) >= -0x40, out=found[1:], dtype=np.int32)
@@ -205,7 +205,7 @@ class Measures:
         first = np.append(True, (dots[1:] != dots[:-1] + 1) | np.isin(dots[1:], self._offsets))
         start = np.flatnonzero(first[: len(dots)])
         within = np.arange(len(dots)) - np.repeat(start, np.diff(np.append(start, len(dots))))
-        return dots[within % 3 == 2]
+        return np.asarray(dots[within % 3 == 2])
 
     def _number(self, at: Positions) -> Figures:
         """How many of these rising positions are in each text."""

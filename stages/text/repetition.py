@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from stages.text.buffers import Bytes, Offsets
 from stages.text.random import mix64
-from stages.text.segments import Flags, Hasher, Hashes, Positions, units
+from stages.text.segments import Counts, Flags, Hasher, Hashes, Positions, units
 
 Shares = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class Repeated:
 
 
 def repeated(
-    hasher: Hasher, offsets: Offsets, starts: Positions, ends: Positions, characters: Positions
+    hasher: Hasher, offsets: Offsets, starts: Positions, ends: Positions, characters: Counts
 ) -> Repeated:
     """Shares of repeated stretches (lines, paragraphs) of each text.
 
@@ -39,7 +39,7 @@ def repeated(
         offsets: n + 1, where each begins.
         starts: of the stretches, ascending.
         ends: of the stretches, ascending.
-        characters: [len(data) + 1], how many characters stand before each byte.
+        characters: int32 [len(data) + 1], how many characters stand before each byte.
     """
     row = np.searchsorted(offsets, starts, side="right") - 1
     again = repeats(_keys(hasher(starts, ends), row))
@@ -77,7 +77,7 @@ def ngram_shares(
     data: Bytes,
     hasher: Hasher,
     offsets: Offsets,
-    characters: Positions,
+    characters: Counts,
     top: tuple[int, ...],
     again: tuple[int, ...],
 ) -> dict[int, Shares]:
@@ -91,7 +91,7 @@ def ngram_shares(
         data: uint8, the texts end to end.
         hasher: of the same.
         offsets: n + 1, where each begins.
-        characters: [len(data) + 1], how many characters stand before each byte.
+        characters: int32 [len(data) + 1], how many characters stand before each byte.
         top: lengths of which the most frequent n-gram is looked at, all below those of `again`.
         again: lengths of which repeated n-grams are looked at.
 

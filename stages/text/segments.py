@@ -18,6 +18,7 @@ from stages.text.random import mix64
 Positions = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int32]
 
 CHUNK_BYTES = 1 << 16
 """Bytes hashed at a time: what the caches hold."""

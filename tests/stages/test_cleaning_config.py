@@ -54,7 +54,9 @@ def test_c4_as_published() -> None:
 
 
 def test_a_rule_of_a_preset_can_be_changed_or_switched_off() -> None:
-    found = quality("quality=gopher", "corpus.quality.min_stop_words=null", "corpus=text")
+    found = quality(
+        "quality=gopher", "corpus.quality.min_stop_words=null", "corpus=text", "corpus.paths=[a]"
+    )
     assert (found.min_stop_words, found.min_words) == (None, 50)
 
 
