@@ -102,7 +102,7 @@ def test_the_estimate_has_no_bias() -> None:
     assert float(np.max(np.abs(estimate - similarity))) < 0.2
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(TEXTS)
 def test_neighbours_make_no_difference(texts: list[str]) -> None:
     whole = signatures(pa.array(texts), OPTIONS)

@@ -120,7 +120,7 @@ def origins(number: int) -> pa.Array:
 NODES = st.integers(0, 12).map(lambda i: bytes([i * 7 % 13]) * 16)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(st.tuples(NODES, NODES), max_size=20))
 def test_clusters_equal_the_plain_twin(pairs: list[tuple[bytes, bytes]]) -> None:
     columns = [pa.array([pair[i] for pair in pairs], pa.binary(16)) for i in (0, 1)]

@@ -30,7 +30,7 @@ TEXTS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(TEXTS)
 def test_in_is_out_and_reasons(texts: list[str]) -> None:
     result = prepare_documents(pa.array(texts, pa.string()), OPTIONS)

@@ -44,7 +44,7 @@ def figures(texts: pa.Array) -> dict[str, list[float]]:
     return {name: measures.figure(name).tolist() for name in FIGURES}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(TEXTS)
 def test_each_figure_equals_its_plain_twin(texts: list[str]) -> None:
     column = cleaned(texts)
@@ -71,7 +71,7 @@ LINE_RULES = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(TEXTS, LINE_RULES)
 def test_lines_equal_the_plain_twin(
     texts: list[str], rules: tuple[bool, int | None, list[str]]
@@ -106,7 +106,7 @@ GOPHER = QualityOptions(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(TEXTS, st.integers(1, 60))
 def test_neighbours_and_blocks_make_no_difference(texts: list[str], size: int) -> None:
     column = cleaned(texts)
@@ -123,7 +123,7 @@ def test_neighbours_and_blocks_make_no_difference(texts: list[str], size: int) -
     assert blocks == whole
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(TEXTS)
 def test_every_refused_text_has_a_reason(texts: list[str]) -> None:
     result = filter_documents(cleaned(texts), GOPHER)

@@ -31,7 +31,7 @@ def stretches(kind: object, texts: list[str]) -> list[str]:
     return [data[a:b].tobytes().decode() for a, b in zip(starts, ends, strict=True)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(TEXTS)
 def test_stretches(texts: list[str]) -> None:
     assert stretches(words, texts) == [word for t in texts for word in t.split()]
