@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from stages.text import characters, repetition
+from stages.text import character_kinds, repetition
 from stages.text.buffers import Bytes, Offsets, text_array
 from stages.text.segments import Counts, Flags, Hasher, Positions, lines, paragraphs, words
 from stages.text.sentences import sentence_ends
@@ -62,12 +62,12 @@ class Measures:
     @cached_property
     def symbols(self) -> Figures:
         """Share of characters (white space left out) that are symbols."""
-        return self._share_of(characters.SYMBOL)
+        return self._share_of(character_kinds.SYMBOL)
 
     @cached_property
     def digits(self) -> Figures:
         """Share of characters (white space left out) that are digits."""
-        return self._share_of(characters.DIGIT)
+        return self._share_of(character_kinds.DIGIT)
 
     @cached_property
     def symbol_word_ratio(self) -> Figures:
@@ -102,7 +102,7 @@ class Measures:
         """Share of words that hold a letter."""
         starts, ends = self._words
         letters = np.zeros(len(self._data) + 1, np.int32)
-        np.cumsum(self._kinds == characters.LETTER, out=letters[1:])
+        np.cumsum(self._kinds == character_kinds.LETTER, out=letters[1:])
         return repetition.share(self._number(starts[letters[ends] > letters[starts]]), self.words)
 
     @cached_property
@@ -179,14 +179,14 @@ class Measures:
         return lines(self._data, self._offsets)
 
     @cached_property
-    def _kinds(self) -> characters.Kinds:
-        return characters.kinds(self._data)
+    def _kinds(self) -> character_kinds.Kinds:
+        return character_kinds.kinds(self._data)
 
     @cached_property
     def _characters(self) -> Figures:
         """Characters a text, white space left out."""
-        blank = self._number(np.flatnonzero(self._kinds == characters.BLANK))
-        later = self._number(np.flatnonzero(self._kinds == characters.CONTINUATION))
+        blank = self._number(np.flatnonzero(self._kinds == character_kinds.BLANK))
+        later = self._number(np.flatnonzero(self._kinds == character_kinds.CONTINUATION))
         return np.diff(self._offsets) - blank - later
 
     @cached_property

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.text import characters, segments
+from stages.text import character_kinds, segments
 from stages.text.buffers import text_buffer
 from stages.text.segments import CHUNK_BYTES, Hasher, lines, paragraphs, units, words
 from tests.oracle import plain_quality
@@ -66,18 +66,18 @@ def test_no_letter_is_a_symbol() -> None:
     """Nor a digit; and signs of the scripts in use are none of the letters."""
     text = "".join(chr(c) for c in range(0x20, 0x20000) if not 0xD800 <= c < 0xE000)
     data = np.frombuffer(text.encode(), np.uint8)
-    kinds = characters.kinds(data)
-    kinds = kinds[kinds != characters.CONTINUATION]
+    kinds = character_kinds.kinds(data)
+    kinds = kinds[kinds != character_kinds.CONTINUATION]
     assert len(kinds) == len(text)
     for character, kind in zip(text, kinds.tolist(), strict=True):
         category = unicodedata.category(character)
         if category[0] in "LM":
-            assert kind == characters.LETTER, hex(ord(character))
-        if kind == characters.DIGIT:
+            assert kind == character_kinds.LETTER, hex(ord(character))
+        if kind == character_kinds.DIGIT:
             assert category == "Nd", hex(ord(character))
     common = "0٠०０.,;:!?()[]{}<>«»“”‘’„–—…•§©®°±×÷€£¥₹→←∀∑─█■●☃❤。、，！？：；（）「」『』·।॥؟،"
     data = np.frombuffer(common.encode(), np.uint8)
-    assert characters.LETTER not in characters.kinds(data)
+    assert character_kinds.LETTER not in character_kinds.kinds(data)
 
 
 def test_rows_with_a_phrase() -> None:
