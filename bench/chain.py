@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from bench.serial import STEPS, prepare, validation_share
 from bench.settings import Settings
 
 OURS = "clozeline"
-WARM_UP_DOCUMENTS = 12
+WARM_UP_DOCUMENTS, WARM_UP_BYTES = 12, 300_000
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -27,10 +28,11 @@ def measure(settings: Settings) -> dict[str, Any]:
     """
     texts = read_lines(settings.documents)
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
+    share = validation_share(len(texts), megabytes * 1e6)
     steps: list[dict[str, float]] = []
 
     def ours() -> None:
-        steps.append(_prepare(settings, settings.documents, validation_share(len(texts))))
+        steps.append(_prepare(settings, settings.documents, share))
 
     peers, absent = find(settings.vocab_file, texts) if settings.peers else ([], [])
     _warm_up(settings, texts)
@@ -63,10 +65,12 @@ def measure(settings: Settings) -> dict[str, Any]:
 def _warm_up(settings: Settings, texts: list[str]) -> None:
     """A few documents through the chain: enough of them to be held out, too."""
     few = settings.folder / "few.jsonl"
-    write_lines(few, texts[: max(4 * WARM_UP_DOCUMENTS, len(texts) // 20)])
+    sizes = itertools.accumulate(len(text.encode()) for text in texts)
+    enough = next((i for i, size in enumerate(sizes) if size > WARM_UP_BYTES), len(texts))
+    write_lines(few, texts[: max(4 * WARM_UP_DOCUMENTS, enough + 1)])
     _prepare(settings, few, 0.4)
 
 
 def _prepare(settings: Settings, corpus: Path, share: float) -> dict[str, float]:
     store = Path(tempfile.mkdtemp(prefix="chain-", dir=settings.folder))
-    return prepare(corpus, store, settings.vocab_file, f"corpus.validation_share={share}")
+    return prepare(corpus, store, settings.vocab_file, f"corpus.validation_share={share}").seconds

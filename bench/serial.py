@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,9 @@ def overrides(corpus: Path, store: Path, *more: str) -> list[str]:
     ]
 
 
-def validation_share(documents: int) -> float:
-    """The default of `corpus`, and more where a share of so few documents might be none."""
-    return min(0.4, max(0.02, 10 / documents))
+def validation_share(documents: int, size: float) -> float:
+    """The default of `corpus`, and more where it would be too few documents or bytes."""
+    return min(0.4, max(0.02, 10 / documents, 100_000 / size))
 
 
 def config_of(words: Sequence[str]) -> Config:
@@ -91,8 +92,16 @@ def without_ray() -> Iterator[None]:
             setattr(module, "run_jobs", original)  # noqa: B010
 
 
-def prepare(corpus: Path, folder: Path, vocab_file: Path, *more: str) -> dict[str, float]:
-    """Raw files to masked rows in one process; returns the seconds of each step.
+@dataclass(frozen=True)
+class Prepared:
+    """Seconds of each step, and the digests of what came out."""
+
+    seconds: dict[str, float]
+    digests: dict[str, str]
+
+
+def prepare(corpus: Path, folder: Path, vocab_file: Path, *more: str) -> Prepared:
+    """Raw files to masked rows in one process.
 
     Args:
         corpus: JSON lines, or a folder of them.
@@ -111,7 +120,7 @@ def prepare(corpus: Path, folder: Path, vocab_file: Path, *more: str) -> dict[st
             made[name] = _make(nodes[name], store, made)
             seconds[name] = time.perf_counter() - began
     del seconds["vocab"]
-    return seconds
+    return Prepared(seconds, {name: artifact.output_digest for name, artifact in made.items()})
 
 
 def _make(node: Node, store: Store, made: Mapping[str, Artifact]) -> Artifact:

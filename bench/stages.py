@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bench.documents import read_lines
 from bench.processes import call
-from bench.serial import validation_share
 from bench.settings import Settings
 from bench.through_ray import STAGES
-from bench.variation import Variation
+from bench.variation import Variation, Written
 
 SMALL_MEGABYTES = 2.0
 """The corpus whose time is nearly all fixed cost."""
@@ -36,8 +36,8 @@ def measure(settings: Settings) -> dict[str, Any]:
     few = variation.write(small, wanted, first_copy=1)
     runs: list[dict[str, Any]] = []
     for cpus in settings.cpus:
-        fixed = _run(settings, small, cpus, few.documents)
-        whole = _run(settings, large, cpus, written.documents)
+        fixed = _run(settings, small, few, cpus)
+        whole = _run(settings, large, written, cpus)
         runs.append(_two_points(fixed, whole))
     shutil.rmtree(large)
     result: dict[str, Any] = {
@@ -62,7 +62,8 @@ def _two_points(small: Mapping[str, Any], large: Mapping[str, Any]) -> dict[str,
         a_mb = max(0.0, large["seconds"][stage] - small["seconds"][stage]) / more
         fixed[stage] = max(0.0, small["seconds"][stage] - a_mb * small["megabytes"])
     total = sum(large["seconds"].values())
-    work = total - sum(fixed.values())
+    # Noise can make a corpus that is too small look as if all of its time were fixed.
+    work = max(1e-3, total - sum(fixed.values()))
     return {
         **large,
         "small": {"megabytes": small["megabytes"], "seconds": small["seconds"]},
@@ -81,7 +82,7 @@ def measure_memory(settings: Settings) -> dict[str, Any]:
     for megabytes in settings.memory_megabytes:
         folder = settings.folder / "large"
         written = variation.write(folder, megabytes * 1e6)
-        runs.append(_run(settings, folder, max(settings.cpus), written.documents, memory=True))
+        runs.append(_run(settings, folder, written, max(settings.cpus), memory=True))
         shutil.rmtree(folder)
     worst = [
         max(kinds["worker"] for kinds in run["peaks"].values() if "worker" in kinds) for run in runs
@@ -96,9 +97,9 @@ def measure_memory(settings: Settings) -> dict[str, Any]:
 
 def _run(
     settings: Settings,
-    corpus: Any,
+    corpus: Path,
+    written: Written,
     cpus: int,
-    documents: int,
     *,
     memory: bool = False,
 ) -> dict[str, Any]:
@@ -109,7 +110,8 @@ def _run(
         "store": str(store),
         "vocab_file": str(settings.vocab_file),
         "cpus": cpus,
-        "validation_share": validation_share(documents),
+        "bytes": written.bytes,
+        "documents": written.documents,
         "memory": memory,
     }
     result = call("bench.through_ray:measure", job, settings.folder)

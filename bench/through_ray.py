@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.given_vocabulary import with_given_vocabulary
 from bench.machine import hold_to
-from bench.serial import config_of, overrides
+from bench.serial import config_of, overrides, validation_share
 from pipeline.graph import Graph, Selection
 from pipeline.local_services import LocalServices
 from pipeline.runner import run
@@ -32,8 +32,8 @@ def measure(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run once.
 
     Args:
-        job: `corpus` (a folder), `store` (a folder that is not there), `vocab_file`, `cpus`,
-            `validation_share`, and whether to look at `memory`.
+        job: `corpus` (a folder) with its `bytes` and `documents`, `store` (a folder that is not
+            there), `vocab_file`, `cpus`, and whether to look at `memory`.
 
     Raises:
         StageError: a stage failed.
@@ -45,7 +45,7 @@ def measure(job: Mapping[str, Any]) -> dict[str, Any]:
         Path(job["store"]),
         f"cluster.num_cpus={job['cpus']}",
         "cluster.num_gpus=0",
-        f"corpus.validation_share={job['validation_share']}",
+        f"corpus.validation_share={validation_share(job['documents'], job['bytes'])}",
     )
     config = config_of(words)
     graph = Graph(with_given_vocabulary(CATALOG.nodes(config), Path(job["vocab_file"])))
@@ -66,20 +66,21 @@ def measure(job: Mapping[str, Any]) -> dict[str, Any]:
         largest = peaks.close() if peaks is not None else {}
     if outcome.state != "done":
         raise StageError("; ".join(n.message for n in outcome.nodes if n.message))
-    made = {n.node: n.artifact.manifest for n in outcome.nodes if n.artifact is not None}
-    shard = made["shard"]
-    sizes = [row["figures"]["bytes"] for row in shard["files"] if "bytes" in row["figures"]]
+    made = {n.node: n.artifact for n in outcome.nodes if n.artifact is not None}
+    parts = made["shard"].files().values()
+    sizes = [part.figures["bytes"] for part in parts if "bytes" in part.figures]
     return {
         "cpus": job["cpus"],
         "held_to": held,
-        "megabytes": shard["figures"]["bytes/in"] / 1e6,
-        "documents": shard["counts"]["in"],
+        "megabytes": job["bytes"] / 1e6,
+        "documents": job["documents"],
         "shards": len(sizes),
         "largest_shard_bytes": max(sizes, default=0),
-        "rows": made["mask/128"]["rows"],
-        "seconds": {name: made[name]["seconds"] for name in STAGES},
+        "rows": made["mask/128"].manifest["rows"],
+        "seconds": {name: made[name].manifest["seconds"] for name in STAGES},
         "total_seconds": total,
         "ray_start_seconds": started,
+        "digests": {name: artifact.output_digest for name, artifact in made.items()},
         "peaks": largest,
     }
 

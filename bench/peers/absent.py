@@ -22,7 +22,8 @@ class Absent(types.ModuleType):
 def stand_ins(names: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
     """Inside the block, importing one of `names` gives a stand-in with these attributes.
 
-    Parents stand before their submodules.     Afterwards all is as before: other libraries look whether such a module is there.
+    Parents stand before their submodules. Afterwards all is as before: other libraries look
+    whether such a module is there.
     """
     before = {name: sys.modules.get(name) for name in names}
     for name, attributes in names.items():
