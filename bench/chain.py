@@ -13,7 +13,7 @@ from typing import Any
 from bench.documents import read_lines, write_lines
 from bench.peers import Peer, find
 from bench.rounds import alternate
-from bench.serial import STEPS, prepare, validation_share
+from bench.serial import STEPS, Prepared, prepare, validation_share
 from bench.settings import Settings
 
 OURS = "clozeline"
@@ -29,7 +29,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     texts = read_lines(settings.documents)
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     share = validation_share(len(texts), megabytes * 1e6)
-    steps: list[dict[str, float]] = []
+    steps: list[Prepared] = []
 
     def ours() -> None:
         steps.append(_prepare(settings, settings.documents, share))
@@ -50,13 +50,15 @@ def measure(settings: Settings) -> dict[str, Any]:
     return {
         "megabytes": megabytes,
         "documents": len(texts),
+        "tokens": steps[0].tokens,
         "rounds": settings.rounds,
         "mb_per_second_core": speeds,
+        "mb_per_cpu_second": {name: megabytes / t.cpu_seconds for name, t in times.items()},
         "times_as_fast_as": {p.name: speeds[OURS] / speeds[p.name] for p in peers},
         "seconds": {name: t.clock for name, t in times.items()},
         "cpu_seconds": {name: t.cpu for name, t in times.items()},
         "rows": rows,
-        "ms_per_mb": {s: 1e3 * median(row[s] for row in steps) / megabytes for s in STEPS},
+        "ms_per_mb": {s: 1e3 * median(row.seconds[s] for row in steps) / megabytes for s in STEPS},
         "about": {peer.name: peer.about for peer in peers},
         "left_out": absent,
     }
@@ -71,6 +73,6 @@ def _warm_up(settings: Settings, texts: list[str]) -> None:
     _prepare(settings, few, 0.4)
 
 
-def _prepare(settings: Settings, corpus: Path, share: float) -> dict[str, float]:
+def _prepare(settings: Settings, corpus: Path, share: float) -> Prepared:
     store = Path(tempfile.mkdtemp(prefix="chain-", dir=settings.folder))
-    return prepare(corpus, store, settings.vocab_file, f"corpus.validation_share={share}").seconds
+    return prepare(corpus, store, settings.vocab_file, f"corpus.validation_share={share}")

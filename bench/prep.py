@@ -47,10 +47,10 @@ def run(
         figures["base"] = _part("prepare", argument, settings)
         for part in wanted:
             figures[part] = _part(part, argument, settings)
-            print("\n".join(lines(part, figures)) + "\n", flush=True)
             if json_file is not None:
                 # After each part, so that what was measured outlives an interruption.
                 json_file.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+            print("\n".join(lines(part, figures)) + "\n", flush=True)
     print("\n".join(lines("machine", figures)))
     return figures
 

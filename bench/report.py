@@ -20,15 +20,18 @@ def _chain(figures: Figures) -> Iterator[str]:
     part = figures["chain"]
     yield (
         f"The whole chain on one core: {part['megabytes']:.2f} MB, {part['documents']:,} "
-        f"documents, rows of 128, medians of {part['rounds']} rounds in turn"
+        f"documents, {part['tokens']:,} tokens in rows of 128, medians of {part['rounds']} rounds "
+        "in turn"
     )
-    ours = part["times_as_fast_as"]
+    ours, cpu = part["times_as_fast_as"], part["mb_per_cpu_second"]
     rows = []
     for name, speed in part["mb_per_second_core"].items():
         times = f"{ours[name]:.1f}" if name in ours else ""
         spread = [part["megabytes"] / seconds for seconds in part["seconds"][name]]
-        rows.append((name, f"{speed:.2f}", f"{min(spread):.2f} to {max(spread):.2f}", times))
-    yield from table(("", "MB/s/core", "rounds", "clozeline is times as fast"), rows)
+        rounds = f"{min(spread):.2f} to {max(spread):.2f}"
+        rows.append((name, f"{speed:.2f}", rounds, f"{cpu[name]:.2f}", times))
+    header = ("", "MB/s/core", "rounds", "MB a CPU second", "clozeline is times as fast")
+    yield from table(header, rows)
     steps = ", ".join(f"{name} {ms:.1f}" for name, ms in part["ms_per_mb"].items())
     yield f"clozeline's ms a MB: {steps}. It reads files and writes results; the others do not."
     for name, about in part["about"].items():

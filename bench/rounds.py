@@ -21,6 +21,11 @@ class Times:
         """The median by the clock."""
         return median(self.clock)
 
+    @property
+    def cpu_seconds(self) -> float:
+        """The median on the CPU: less than by the clock where others want it, too."""
+        return median(self.cpu)
+
 
 def timed(call: Callable[[], object], times: Times) -> None:
     """Run once. What earlier calls left behind is collected first, outside of the time."""

@@ -94,9 +94,10 @@ def without_ray() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Seconds of each step, and the digests of what came out."""
+    """Seconds of each step, tokens of all rows, and the digests of what came out."""
 
     seconds: dict[str, float]
+    tokens: int
     digests: dict[str, str]
 
 
@@ -120,7 +121,9 @@ def prepare(corpus: Path, folder: Path, vocab_file: Path, *more: str) -> Prepare
             made[name] = _make(nodes[name], store, made)
             seconds[name] = time.perf_counter() - began
     del seconds["vocab"]
-    return Prepared(seconds, {name: artifact.output_digest for name, artifact in made.items()})
+    tokens = sum(made[name].figures["tokens"] for name in STEPS if name.startswith("mask"))
+    digests = {name: artifact.output_digest for name, artifact in made.items()}
+    return Prepared(seconds, tokens, digests)
 
 
 def _make(node: Node, store: Store, made: Mapping[str, Artifact]) -> Artifact:

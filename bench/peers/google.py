@@ -41,7 +41,7 @@ class Google:
                 from bert import create_pretraining_data, tokenization
             self._split = sentence_splitter(texts)
         except ImportError as error:
-            raise Missing(f"{error.name} is not installed: {HOW}") from None
+            raise Missing(f"{error.name or error} is not installed: {HOW}") from None
         if not flags.FLAGS.is_parsed():
             flags.FLAGS(["bench"])
         create_pretraining_data.tf.gfile = tokenization.tf.gfile = files

@@ -36,7 +36,7 @@ class Lddl:
             with stand_ins({name: {} for name in UNUSED}):
                 from lddl.dask.bert import pretrain
         except ImportError as error:
-            raise Missing(f"{error.name} is not installed: {HOW}") from None
+            raise Missing(f"{error.name or error} is not installed: {HOW}") from None
         self._functions = pretrain
         # Not by keyword: transformers 5 takes `vocab_file=` and does nothing with it.
         self._tokenizer: Any = transformers.BertTokenizerFast(str(vocab_file))
