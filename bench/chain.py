@@ -13,7 +13,7 @@ from typing import Any
 from bench.documents import read_lines, write_lines
 from bench.peers import Peer, find
 from bench.rounds import alternate
-from bench.serial import STEPS, Prepared, prepare, validation_share
+from bench.serial import STEPS, Chain, Prepared, validation_share
 from bench.settings import Settings
 
 OURS = "clozeline"
@@ -31,8 +31,10 @@ def measure(settings: Settings) -> dict[str, Any]:
     share = validation_share(len(texts), megabytes * 1e6)
     steps: list[Prepared] = []
 
+    chains = [_chain(settings, settings.documents, share) for _ in range(settings.rounds)]
+
     def ours() -> None:
-        steps.append(_prepare(settings, settings.documents, share))
+        steps.append(chains.pop()())
 
     peers, absent = find(settings.vocab_file, texts) if settings.peers else ([], [])
     _warm_up(settings, texts)
@@ -70,9 +72,9 @@ def _warm_up(settings: Settings, texts: list[str]) -> None:
     sizes = itertools.accumulate(len(text.encode()) for text in texts)
     enough = next((i for i, size in enumerate(sizes) if size > WARM_UP_BYTES), len(texts))
     write_lines(few, texts[: max(4 * WARM_UP_DOCUMENTS, enough + 1)])
-    _prepare(settings, few, 0.4)
+    _chain(settings, few, 0.4)()
 
 
-def _prepare(settings: Settings, corpus: Path, share: float) -> Prepared:
+def _chain(settings: Settings, corpus: Path, share: float) -> Chain:
     store = Path(tempfile.mkdtemp(prefix="chain-", dir=settings.folder))
-    return prepare(corpus, store, settings.vocab_file, f"corpus.validation_share={share}")
+    return Chain(corpus, store, settings.vocab_file, f"corpus.validation_share={share}")

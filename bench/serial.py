@@ -6,6 +6,7 @@ their digests and records, manifests. Only Ray, tracking, leases and planning ar
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import sys
@@ -101,29 +102,36 @@ class Prepared:
     digests: dict[str, str]
 
 
-def prepare(corpus: Path, folder: Path, vocab_file: Path, *more: str) -> Prepared:
-    """Raw files to masked rows in one process.
+class Chain:
+    """Raw files to masked rows in one process. The vocabulary is there once this is made.
 
     Args:
         corpus: JSON lines, or a folder of them.
         folder: an empty one, for the store.
-        vocab_file: a vocab.txt; loading it is in the time, making it is not.
+        vocab_file: a vocab.txt.
         more: further overrides.
     """
-    config = config_of(overrides(corpus, folder, *more))
-    store = Store(str(folder))
-    nodes = {n.name: n for n in with_given_vocabulary(CATALOG.nodes(config), vocab_file)}
-    made: dict[str, Artifact] = {}
-    seconds: dict[str, float] = {}
-    with without_ray():
-        for name in ("shard", "vocab", *STEPS[1:]):
-            began = time.perf_counter()
-            made[name] = _make(nodes[name], store, made)
-            seconds[name] = time.perf_counter() - began
-    del seconds["vocab"]
-    tokens = sum(made[name].figures["tokens"] for name in STEPS if name.startswith("mask"))
-    digests = {name: artifact.output_digest for name, artifact in made.items()}
-    return Prepared(seconds, tokens, digests)
+
+    def __init__(self, corpus: Path, folder: Path, vocab_file: Path, *more: str) -> None:
+        config = config_of(overrides(corpus, folder, *more))
+        self._store = Store(str(folder))
+        nodes = with_given_vocabulary(CATALOG.nodes(config), vocab_file)
+        self._nodes = {node.name: node for node in nodes}
+        given = dataclasses.replace(self._nodes["vocab"], inputs={})
+        self._vocab = _make(given, self._store, {})
+
+    def __call__(self) -> Prepared:
+        """Do all of it; each worker loads the vocabulary for itself, as in a run."""
+        made = {"vocab": self._vocab}
+        seconds: dict[str, float] = {}
+        with without_ray():
+            for name in STEPS:
+                began = time.perf_counter()
+                made[name] = _make(self._nodes[name], self._store, made)
+                seconds[name] = time.perf_counter() - began
+        tokens = sum(made[name].figures["tokens"] for name in STEPS if name.startswith("mask"))
+        digests = {name: artifact.output_digest for name, artifact in made.items()}
+        return Prepared(seconds, tokens, digests)
 
 
 def _make(node: Node, store: Store, made: Mapping[str, Artifact]) -> Artifact:

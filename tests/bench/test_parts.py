@@ -13,7 +13,7 @@ from bench.peers.absent import stand_ins
 from bench.processes import call
 from bench.report import lines
 from bench.rounds import alternate
-from bench.serial import prepare
+from bench.serial import Chain
 from bench.settings import Settings
 from bench.stages import _two_points
 from pipeline.cli import main
@@ -53,9 +53,8 @@ def test_in_process_and_through_ray_make_the_same_bytes(settings: Settings, tmp_
     }
     run = call("bench.through_ray:measure", job, tmp_path)
     share = max(0.02, 10 / len(texts), 100_000 / size)
-    here = prepare(
-        corpus, tmp_path / "own", settings.vocab_file, f"corpus.validation_share={share}"
-    )
+    words = f"corpus.validation_share={share}"
+    here = Chain(corpus, tmp_path / "own", settings.vocab_file, words)()
     assert run["digests"] == {name: here.digests[name] for name in run["digests"]}
     assert set(run["digests"]) == {"shard", "vocab", "pairs/128", "mask/128"}
     assert set(run["seconds"]) == {"shard", "pairs/128", "mask/128"} and run["rows"] > 0
