@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-EVERY_SECONDS = 0.1
+EVERY_SECONDS = 0.25
 
 
 @dataclass
