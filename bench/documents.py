@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bench.settings import Settings
-from stages.text.listing import Split, list_files, splits
-from stages.text.python_docs import list_python_docs
+from stages.config import CorpusConfig
+from stages.raw import corpus_listing
+from stages.text.listing import Split
 from stages.text.readers import read
 from stages.text.records import ReadOptions
 
@@ -54,12 +56,19 @@ def _documents(settings: Settings) -> Iterator[str]:
     """Work items in an order that their names decide, not their folders."""
     options = ReadOptions(text_field=settings.text_field, batch_bytes=SPLIT_BYTES)
     if settings.corpus:
-        work = splits(list_files(settings.corpus, Path.cwd()), SPLIT_BYTES)
+        corpus = CorpusConfig(paths=settings.corpus, text_field=settings.text_field)
     else:
-        work = splits(list_python_docs(PACKAGES), SPLIT_BYTES)
-    for split in sorted(work, key=_key):
+        corpus = CorpusConfig(kind="python_docs", distributions=PACKAGES)
+    for split in sorted(work_items(corpus, SPLIT_BYTES), key=_key):
         for batch in read(split, options):
             yield from batch.documents.column("text").to_pylist()
+
+
+def work_items(corpus: CorpusConfig, target_bytes: int | None = None) -> list[Split]:
+    """What stage shard would have its workers read."""
+    stage = importlib.import_module("stages.shard")
+    found: list[Split] = stage.splits(corpus_listing(corpus, Path.cwd()), target_bytes)
+    return found
 
 
 def _key(split: Split) -> bytes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench.documents import read_lines
+from bench.documents import read_lines, work_items
 from bench.rounds import Times, timed
 from bench.settings import Settings
 from pipeline.digest import TableDigest
@@ -23,7 +23,6 @@ from stages.config import CorpusConfig, MaskConfig
 from stages.mask import ID_COLUMNS
 from stages.tables import ROW_GROUP_ROWS, write_table
 from stages.text.cleaning import clean
-from stages.text.listing import list_files, splits
 from stages.text.masking import MaskOptions, mask_table
 from stages.text.pairing import Sentences, make_pairs
 from stages.text.random import Stream
@@ -31,14 +30,20 @@ from stages.text.readers import read
 from stages.text.records import ReadOptions
 from stages.text.rows import gather
 from stages.text.sentences import sentence_ends
-from stages.text.sharding import document_rows, merge_shard
+from stages.text.sharding import SHARD_SCHEMA, document_rows
 from stages.text.tokenizer_files import read_vocab
-from stages.text.wordpiece import Engine, Tokenizer
+from stages.text.wordpiece import Tokenizer
 from stages.text.words import Normalisation
 
 BATCH_BYTES = 4_000_000
 SLOW_ENGINE_BYTES = 2_000_000
 """Text for `tokenizers` itself, which takes a second for a MB or two."""
+
+# What there is to choose from lies in these modules, wherever it comes from.
+_SENTENCES, _SHARDING, _WORDPIECE = (
+    importlib.import_module(f"stages.text.{name}")
+    for name in ("sentences", "sharding", "wordpiece")
+)
 
 SEED = 12345
 LENGTH = 128
@@ -82,9 +87,11 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def _shard_kernels(bench: Bench, settings: Settings, size: float) -> pa.Table:
-    (split,) = splits(list_files([str(settings.documents)], Path.cwd()))
+    work = work_items(CorpusConfig(paths=(str(settings.documents),)))
     options = ReadOptions(batch_bytes=BATCH_BYTES)
-    batches = bench.run("read JSON lines", size, lambda: list(read(split, options)))
+    batches = bench.run(
+        "read JSON lines", size, lambda: [b for split in work for b in read(split, options)]
+    )
     documents = [batch.documents for batch in batches]
     cleaned = bench.run("clean", size, lambda: [clean(d["text"]).texts for d in documents])
     documents = [
@@ -94,7 +101,7 @@ def _shard_kernels(bench: Bench, settings: Settings, size: float) -> pa.Table:
         for d, texts in zip(documents, cleaned, strict=True)
     ]
     ends: list[pa.ListArray] = []
-    for method in _choices(CorpusConfig, "sentences"):
+    for method in getattr(_SENTENCES, "METHODS", ("icu", "lines")):
         try:
             found = bench.run(
                 f"sentences, {method}",
@@ -114,9 +121,10 @@ def _shard_kernels(bench: Bench, settings: Settings, size: float) -> pa.Table:
         ],
     )
     bench.run("write pieces", size, lambda: [_parquet(piece) for piece in pieces])
-    shard = bench.run("merge and deduplicate", size, lambda: merge_shard(pieces))
-    _stored(bench, settings, "shard", shard.rows, size, ())
-    rows: pa.Table = shard.rows.combine_chunks()
+    merge = getattr(_SHARDING, "merge_rows", None) or _SHARDING.merge_shard
+    shard = bench.run("merge and deduplicate", size, lambda: merge(pieces))
+    rows: pa.Table = shard.rows.select(SHARD_SCHEMA.names).combine_chunks()
+    _stored(bench, settings, "shard", rows, size, ())
     return rows
 
 
@@ -130,7 +138,7 @@ def _pair_kernels(bench: Bench, settings: Settings, rows: pa.Table, size: float)
     few = int(np.searchsorted(np.cumsum(pc.binary_length(texts).to_numpy()), SLOW_ENGINE_BYTES))
     few = max(1, min(few, len(texts)))
     encoded = None
-    for engine in get_args(Engine):
+    for engine in get_args(_WORDPIECE.Engine):
         part = slice(0, few) if engine == "tokenizers" else slice(0, len(texts))
         share = (
             pc.sum(pc.binary_length(texts[part])).as_py() / pc.sum(pc.binary_length(texts)).as_py()
