@@ -2,33 +2,44 @@
 
 Two passes. The first reads, cleans, cuts into sentences and hashes, and leaves pieces sorted by the
 order key in the work folder. The driver then decides the cuts from keys and sizes alone, and the
-second pass merges the range of each shard out of all pieces. A kill loses at most the splits and
-shards that were being made.
+second pass merges the range of each shard out of all pieces; many pieces are regrouped before
+(`stages.shuffle`). A kill loses at most the splits, groups and shards that were being made.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
-
 from pipeline.stage import Context, Result, StageError
+from pipeline.store import ArtifactWriter
 from stages.config import CorpusConfig
 from stages.parallel import Record, run_jobs
 from stages.raw import corpus_listing
-from stages.scratch import open_scratch, scratch_names
+from stages.scratch import (
+    read_scratch_json,
+    remove_scratch,
+    scratch_names,
+    write_scratch_json,
+)
 from stages.shard_report import shard_result
-from stages.shard_workers import Tally
+from stages.shard_tally import Tally
+from stages.shuffle import Layout, SpentRuns, plan_windows, regroup
+from stages.text.cuts import Totals, Window, shard_cuts, shard_number
 from stages.text.listing import DocsListing, splits
+from stages.text.pieces import SIDES
 from stages.text.readers import UNREADABLE
-from stages.text.sharding import shard_cuts
 
 LEAST_VALIDATION_DOCUMENTS = 2
+
+KEPT_ROWS = 4_000_000
+"""Of a corpus with so many rows the keys are held while it is planned; else they are read anew."""
+
+MAX_SHARD_BYTES = 1_000_000_000
+"""Later stages hold a shard as one column of strings, which ends at 2 GiB."""
 
 
 def run(context: Context) -> Result:
@@ -36,10 +47,15 @@ def run(context: Context) -> Result:
     config = _config(context)
     jobs = _reading_jobs(context, config)
     tally = _tally(context, jobs)
-    _check_readable(tally, context.node.settings["corpus"])
-    cuts = _cuts(context, config, tally.pieces)
-    _write_shards(context, config, cuts, tally.pieces)
-    return shard_result(context, config, tally)
+    try:
+        _check_readable(tally, context.node.settings["corpus"])
+    except StageError:
+        _forget_unreadable(context, jobs)
+        raise
+    layout, regrouped = regroup(context, tally.pieces, config.deduplicate)
+    cuts = _cuts(context, config, layout, tally)
+    _write_shards(context, config, cuts, layout)
+    return shard_result(context, tally, regrouped)
 
 
 def _config(context: Context) -> CorpusConfig:
@@ -79,18 +95,27 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
     if missing and corpus_listing(config, Path.cwd()).fingerprint_entries() != (
         listing.fingerprint_entries()
     ):
+        remove_scratch(context.output, (f"read/{job['number']:05d}.json" for job in missing))
         raise StageError("the corpus changed while it was read: run again, and it is read anew")
     return jobs
 
 
 def _tally(context: Context, jobs: list[Record]) -> Tally:
     tally = Tally()
-    output = context.output
     for job in jobs:
-        data = output.files.read(f"{output.work}/read/{job['number']:05d}.json")
-        assert data is not None
-        tally.add(json.loads(data))
+        tally.add(read_scratch_json(context.output, f"read/{job['number']:05d}.json"))
     return tally
+
+
+def _forget_unreadable(context: Context, jobs: list[Record]) -> None:
+    """Have splits with files that could not be opened read again by the next run.
+
+    A file whose permissions were mended, or whose disk is back, has the same size and time.
+    """
+    for job in jobs:
+        name = f"read/{job['number']:05d}.json"
+        if read_scratch_json(context.output, name)["rejects"].get("unreadable"):
+            remove_scratch(context.output, [name])
 
 
 def _check_readable(tally: Tally, settings: Mapping[str, Any]) -> None:
@@ -115,28 +140,62 @@ def _check_readable(tally: Tally, settings: Mapping[str, Any]) -> None:
 
 
 def _cuts(
-    context: Context, config: CorpusConfig, pieces: list[str]
-) -> dict[str, np.ndarray[Any, Any]]:
-    """First keys of the shards of each side, from (key, size) of all rows: 13 bytes a document."""
-    keys, sizes, held_out, parts = [], [], [], []
-    for name in pieces:
-        with open_scratch(context.output, f"pieces/{name}") as source:
-            table = pq.read_table(source, columns=["key", "size", "validation", "part"])
-        keys.append(table["key"].to_numpy())
-        sizes.append(table["size"].to_numpy())
-        held_out.append(table["validation"].to_numpy(zero_copy_only=False))
-        parts.append(table["part"].to_numpy())
-    key, size = np.concatenate(keys), np.concatenate(sizes)
-    validation, part = np.concatenate(held_out), np.concatenate(parts)
-    first = part == 0
-    documents = {
-        "train": len(np.unique(key[first & ~validation])),
-        "validation": len(np.unique(key[first & validation])),
+    context: Context, config: CorpusConfig, layout: Layout, tally: Tally
+) -> dict[str, list[int]]:
+    """First keys of the shards of each side."""
+    output = context.output
+    # The rows that they follow from are removed while shards are made.
+    known: dict[str, list[int]] | None = read_scratch_json(output, "cuts.json")
+    if known is not None:
+        return known
+    plans = {side: _Plan(output, layout, side, tally.counts["rows"]) for side in SIDES}
+    _check_documents({side: plan.documents for side, plan in plans.items()}, tally, config)
+    cuts = {
+        "train": plans["train"].cuts(config.shard_bytes, config.shards),
+        "validation": plans["validation"].cuts(config.shard_bytes),
     }
+    write_scratch_json(output, "cuts.json", cuts)
+    return cuts
+
+
+class _Plan:
+    """The rows of a side as keys and sizes, a range at a time; those of a small corpus are kept."""
+
+    def __init__(self, output: ArtifactWriter, layout: Layout, side: str, rows: int) -> None:
+        self._read = functools.partial(plan_windows, output, layout, side)
+        self._kept = list(self._read()) if rows <= KEPT_ROWS else None
+        self._total = Totals(0, 0)
+        self.documents = 0
+        for window, documents in self._windows():
+            self._total = self._total.add(window)
+            self.documents += documents
+
+    def _windows(self) -> Iterable[tuple[Window, int]]:
+        return self._read() if self._kept is None else self._kept
+
+    def cuts(self, shard_bytes: int, shards: int | None = None) -> list[int]:
+        """The first key of each shard but the first."""
+        number = shard_number(self._total, shard_bytes, shards)
+        if self._total.bytes / number > MAX_SHARD_BYTES:
+            least = -(-self._total.bytes // MAX_SHARD_BYTES)
+            raise StageError(
+                f"{self._total.bytes / 1e9:.1f} GB of text in {number} shards are more than "
+                f"{MAX_SHARD_BYTES / 1e9:g} GB a shard, which a worker does not hold: "
+                + (
+                    f"set corpus.shards to {least} or more, or to null (corpus.shard_bytes decides)"
+                    if shards is not None
+                    else f"lower corpus.shard_bytes below {MAX_SHARD_BYTES}"
+                )
+            )
+        cuts = shard_cuts(lambda: (window for window, _ in self._windows()), self._total, number)
+        return [int(key) for key in cuts]
+
+
+def _check_documents(documents: Mapping[str, int], tally: Tally, config: CorpusConfig) -> None:
     total = sum(documents.values())
     if total < 2:
-        copies = int(np.count_nonzero(first))
-        equal = f" (its {copies:,} documents are equal)" if copies > 1 else ""
+        found = tally.counts["documents"]
+        equal = f" (its {found:,} documents are equal)" if found > 1 else ""
         raise StageError(
             f"the corpus holds one document only{equal}: NotNext pairs and a validation split "
             "need at least two. Give more documents, or split it (corpus.format=sentences: a blank "
@@ -149,22 +208,15 @@ def _cuts(
                 "corpus.validation_share so that both sides get some (now "
                 f"{config.validation_share:g}), or give more documents"
             )
-    return {
-        "train": shard_cuts(key[~validation], size[~validation], config.shard_bytes, config.shards),
-        "validation": shard_cuts(key[validation], size[validation], config.shard_bytes),
-    }
 
 
 def _write_shards(
-    context: Context,
-    config: CorpusConfig,
-    cuts: Mapping[str, np.ndarray[Any, Any]],
-    pieces: list[str],
+    context: Context, config: CorpusConfig, cuts: Mapping[str, list[int]], layout: Layout
 ) -> None:
     """Second pass."""
-    jobs = []
+    jobs: list[Record] = []
     for side, keys in cuts.items():
-        bounds = [0, *(int(k) for k in keys), 2**64]
+        bounds = [0, *keys, 2**64]
         jobs += [
             {"name": f"{side}-{i:05d}.parquet", "side": side, "low": low, "high": high}
             for i, (low, high) in enumerate(itertools.pairwise(bounds))
@@ -174,8 +226,10 @@ def _write_shards(
     context.progress.start(len(jobs), "shards", done=len(jobs) - len(missing))
     arguments = {
         "output": context.output,
-        "pieces": pieces,
+        "layout": layout,
         "deduplicate": config.deduplicate,
     }
-    for _ in run_jobs(context, "stages.shard_workers:Merger", arguments, missing):
+    spent = SpentRuns(context.output, layout, jobs, missing)
+    for record in run_jobs(context, "stages.shard_workers:Merger", arguments, missing):
+        spent.done(record["name"])
         context.progress.advance(1)

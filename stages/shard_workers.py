@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pipeline.store import ArtifactWriter
 from stages.config import CorpusConfig
-from stages.parallel import Record
-from stages.scratch import open_scratch, write_scratch
+from stages.parallel import JobFailed, Record
+from stages.scratch import write_scratch_buffer, write_scratch_json
+from stages.shard_tally import Clock, Tally, examples, kept
+from stages.shuffle import Layout, merged_ranges
 from stages.tables import write_table
 from stages.text.cleaning import CleaningOptions, clean, long_enough
 from stages.text.listing import Split
+from stages.text.pieces import write_piece
 from stages.text.readers import Batch, read
 from stages.text.records import ReadOptions
 from stages.text.sentences import sentence_ends
-from stages.text.sharding import document_rows, merge_shard
+from stages.text.sharding import (
+    PROVENANCE_SCHEMA,
+    SHARD_SCHEMA,
+    copies,
+    document_hash,
+    document_rows,
+    is_sampled,
+    merge_rows,
+)
+from stages.text.sizes import document_sizes, sentence_sizes, summed
 
-PIECE_BYTES = 32_000_000
+PIECE_BYTES = 16_000_000
 """Cleaned text that the first pass holds before it writes a piece."""
 
-PIECE_ROW_GROUP = 256
-ROW_GROUP_ROWS = 1024
-EXAMPLES_A_REASON = 5
-"""Quarantined records kept for the report, so that a common reason hides no rare one."""
-
-SENTENCE_BIN, SENTENCE_BINS = 20, 25
-"""Bytes a bar, and bars, of the histogram of sentences; the last bar takes all longer ones."""
+ROW_GROUP_BYTES = 8_000_000
+"""Text of a row group of a shard: what a reader that streams holds at a time."""
 
 
 class Reader:
@@ -53,6 +58,15 @@ class Reader:
         """`job["split"]`: what to read; `job["number"]` names the pieces."""
         number, split = job["number"], Split.from_json(job["split"])
         tally = Tally()
+        try:
+            self._read(number, split, tally)
+            write_scratch_json(self._output, f"read/{number:05d}.json", tally.to_json())
+        except OSError as error:
+            first = split.files[0] if split.files else split.source
+            raise JobFailed(f"reading {first} and what goes with it: {error}") from None
+        return {"stored_bytes": split.bytes, "documents": tally.counts["documents"]}
+
+    def _read(self, number: int, split: Split, tally: Tally) -> None:
         held: list[pa.Table] = []
         held_bytes = 0
         options = ReadOptions(
@@ -64,170 +78,192 @@ class Reader:
         for batch in read(split, options):
             tally.seconds["read"] += time.perf_counter() - began
             table = self._rows(batch, split, tally)
-            # A piece without rows has no smallest and largest key for the merge to look at.
             if table.num_rows:
                 held.append(table)
             held_bytes += table["text"].nbytes
             if held_bytes >= PIECE_BYTES:
-                tally.pieces.append(self._write(number, len(tally.pieces), held))
+                self._write(number, held, tally)
                 held, held_bytes = [], 0
             began = time.perf_counter()
         if held:
-            tally.pieces.append(self._write(number, len(tally.pieces), held))
-        self._output.files.write(
-            f"{self._output.work}/read/{number:05d}.json", json.dumps(tally.to_json()).encode()
-        )
-        return {"stored_bytes": split.bytes, "documents": tally.counts["documents"]}
+            self._write(number, held, tally)
 
     def _rows(self, batch: Batch, split: Split, tally: Tally) -> pa.Table:
         config = self._config
         tally.counts["in"] += batch.records
         tally.counts["bytes_in"] += batch.bytes
+        tally.encodings.update(getattr(batch, "encodings", {}))
         tally.reject(batch.rejects)
         tally.quarantine([dataclasses.asdict(e) for e in batch.examples])
-        began = time.perf_counter()
+        clock = Clock(tally.seconds)
         lines = split.format == "sentences"
-        cleaned = clean(
-            batch.documents["text"],
-            CleaningOptions(unwrap=config.unwrap and not lines, nfc=config.nfc),
-        )
-        tally.cleaning.update(cleaned.counts)
-        keep, short = long_enough(cleaned.texts, config.min_characters)
-        tally.reject(short)
-        documents = batch.documents.set_column(
-            batch.documents.schema.get_field_index("text"), "text", cleaned.texts
-        ).filter(keep)
-        texts = documents.column("text")
-        cleaned_at = time.perf_counter()
+        documents = self._clean(batch.documents, lines, tally)
+        clock.lap("clean")
+        origin = document_hash(documents["text"])
+        share = getattr(split, "sample", 1.0)
+        if share < 1:
+            keep = is_sampled(self._seed, origin, share)
+            tally.reject({"not_sampled": len(keep) - int(np.count_nonzero(keep))})
+            documents, origin = documents.filter(pa.array(keep)), origin.filter(pa.array(keep))
+        clock.lap("hash")
+        texts = documents["text"]
         ends = sentence_ends(texts, "lines" if lines else config.sentences)
-        split_at = time.perf_counter()
+        clock.lap("sentences")
         rows = document_rows(
             documents,
             ends,
             seed=self._seed,
             validation_share=config.validation_share,
             max_document_bytes=config.max_document_bytes,
+            origin=origin,
+            repeat=getattr(split, "repeat", 1),
         )
         tally.counts["documents"] += documents.num_rows
-        tally.counts["sentences"] += len(ends.values)
+        tally.counts["rows"] += rows.num_rows
         tally.counts["bytes_cleaned"] += texts.nbytes
-        tally.seconds["clean"] += cleaned_at - began
-        tally.seconds["sentences"] += split_at - cleaned_at
-        tally.seconds["hash"] += time.perf_counter() - split_at
+        clock.lap("hash")
         return rows
 
-    def _write(self, split: int, piece: int, tables: list[pa.Table]) -> str:
-        name = f"{split:05d}-{piece:03d}.parquet"
+    def _clean(self, documents: pa.RecordBatch, lines: bool, tally: Tally) -> pa.RecordBatch:
+        """What is left of the documents; those that are dropped are counted."""
+        config = self._config
+        cleaned = clean(
+            documents["text"], CleaningOptions(unwrap=config.unwrap and not lines, nfc=config.nfc)
+        )
+        tally.cleaning.update(cleaned.counts)
+        documents = documents.set_column(
+            documents.schema.get_field_index("text"), "text", cleaned.texts
+        )
+        keep, short = long_enough(cleaned.texts, config.min_characters)
+        if short["too_short"]:
+            detail = f"shorter than corpus.min_characters={config.min_characters}"
+            found = pc.and_(pc.invert(keep), pc.not_equal(cleaned.texts, ""))
+            tally.quarantine(examples(documents.filter(found), "too_short", detail))
+        return kept(documents, keep, short, tally)
+
+    def _write(self, split: int, tables: list[pa.Table], tally: Tally) -> None:
+        clock = Clock(tally.seconds)
+        name = f"{split:05d}-{len(tally.pieces):03d}.arrow"
         table = pa.concat_tables(tables).combine_chunks()
-        table = table.take(pc.sort_indices(table, sort_keys=[("key", "ascending")]))
-        sized = table.append_column("size", pc.binary_length(table["text"]))
-        write_scratch(self._output, f"pieces/{name}", sized, row_group_size=PIECE_ROW_GROUP)
-        return name
-
-
-class Tally:
-    """What became of the records of a split; adds up."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.rejects: Counter[str] = Counter()
-        self.cleaning: Counter[str] = Counter()
-        self.seconds: dict[str, float] = defaultdict(float)
-        self.examples: list[dict[str, str]] = []
-        self.pieces: list[str] = []
-
-    def reject(self, reasons: Mapping[str, int]) -> None:
-        """Count records that were left out, by reason."""
-        self.rejects.update({reason: n for reason, n in reasons.items() if n})
-
-    def quarantine(self, examples: list[dict[str, str]]) -> None:
-        """Keep a few examples of each reason."""
-        kept = Counter(example["reason"] for example in self.examples)
-        for example in examples:
-            if kept[example["reason"]] < EXAMPLES_A_REASON:
-                kept[example["reason"]] += 1
-                self.examples.append(example)
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain dict that `add` takes."""
-        return dict(vars(self))
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Add what another split told."""
-        for name in ("counts", "rejects", "cleaning"):
-            getattr(self, name).update(record[name])
-        for step, seconds in record["seconds"].items():
-            self.seconds[step] += seconds
-        self.quarantine(record["examples"])
-        # Not what lies in the folder: a killed attempt with another batch size cut other pieces.
-        self.pieces += record["pieces"]
+        tables.clear()
+        merged = merge_rows([table], self._config.deduplicate)
+        del table
+        data = write_piece(merged.rows)
+        write_scratch_buffer(self._output, f"pieces/{name}", data)
+        tally.counts["duplicate_rows"] += merged.duplicate_rows
+        tally.counts["duplicate_documents"] += merged.duplicate_documents
+        tally.counts["bytes_pieces"] += data.size
+        tally.pieces.append(name)
+        clock.lap("scratch")
 
 
 class Merger:
-    """Merges the range of one shard out of all pieces."""
+    """Merges a range of keys into one shard, a part of it at a time."""
 
-    def __init__(self, output: ArtifactWriter, pieces: list[str], deduplicate: bool) -> None:
+    def __init__(self, output: ArtifactWriter, layout: Layout, deduplicate: bool) -> None:
         self._output = output
-        self._pieces = pieces
+        self._layout = layout
         self._deduplicate = deduplicate
 
     def __call__(self, job: Record) -> Record:
         """`job["low"]` <= key < `job["high"]`, of `job["side"]`, become `job["name"]`."""
+        figures: dict[str, Any] = {}
+        try:
+            write_table(
+                self._output,
+                job["name"],
+                self._shard(job, figures),
+                figures,
+                row_group_rows=1 << 20,
+                dictionary=("part",),
+            )
+        except (OSError, ValueError) as error:
+            raise JobFailed(f"merging {job['name']}: {error}") from None
+        return {"name": job["name"], "documents": figures["documents"]}
+
+    def _shard(self, job: Record, figures: dict[str, Any]) -> Iterator[pa.Table]:
+        """Row groups of a shard; at the end, its figures and where its rows came from."""
         began = time.perf_counter()
-        tables = [t for piece in self._pieces for t in self._range(piece, job)]
-        shard = merge_shard(tables, self._deduplicate)
-        rows = shard.rows
-        figures: dict[str, Any] = {
-            **shard.counts,
-            "bytes": pc.sum(pc.binary_length(rows["text"])).as_py() or 0,
-            "sentences": len(rows["sentence_ends"].combine_chunks().values),
-            "document_sizes": document_sizes(rows),
-            "sentence_sizes": sentence_sizes(rows),
-        }
+        found = _Found()
+        provenance = []
+        number, most = 0, 1
+        while number < most:
+            # Copies come in rounds, so that no two of a document stand side by side.
+            for rows in row_groups(copies(self._ranges(job, number, found), number)):
+                most = max(most, int(pc.max(rows["repeat"]).as_py()))
+                found.add(rows, number)
+                provenance.append(rows.select(PROVENANCE_SCHEMA.names))
+                yield rows.select(SHARD_SCHEMA.names)
+            number += 1
+        if not provenance:
+            yield SHARD_SCHEMA.empty_table()
         # Where documents came from stands outside the content: a moved file changes no shard.
         write_table(
             self._output,
             f"provenance/{job['name']}",
-            [shard.provenance],
+            provenance or [PROVENANCE_SCHEMA.empty_table()],
             row_group_rows=1 << 20,
             content=False,
+            dictionary=("part", "source"),
         )
-        figures["seconds"] = time.perf_counter() - began
-        write_table(self._output, job["name"], [rows], figures, row_group_rows=ROW_GROUP_ROWS)
-        return {"documents": shard.counts["documents"]}
+        figures |= found.figures() | {"seconds": time.perf_counter() - began}
 
-    def _range(self, piece: str, job: Record) -> Iterator[pa.Table]:
-        wanted = job["side"] == "validation"
-        with pq.ParquetFile(open_scratch(self._output, f"pieces/{piece}")) as file:
-            column = file.schema_arrow.get_field_index("key")
-            for group in range(file.num_row_groups):
-                statistics = file.metadata.row_group(group).column(column).statistics
-                if statistics.max < job["low"] or statistics.min >= job["high"]:
-                    continue
-                table = file.read_row_group(group)
-                keys = table["key"].to_numpy()
-                mine = keys >= np.uint64(job["low"])
-                if job["high"] < 2**64:
-                    mine &= keys < np.uint64(job["high"])
-                mine &= table["validation"].to_numpy(zero_copy_only=False) == wanted
-                yield table.filter(pa.array(mine)).drop_columns(["size"])
+    def _ranges(self, job: Record, number: int, found: _Found) -> Iterator[pa.Table]:
+        for merged in merged_ranges(
+            self._output, self._layout, job["side"], job["low"], job["high"], self._deduplicate
+        ):
+            if number == 0:
+                found.counts["duplicate_rows"] += merged.duplicate_rows
+                found.counts["duplicate_documents"] += merged.duplicate_documents
+            yield merged.rows
 
 
-def document_sizes(rows: pa.Table) -> list[int]:
-    """How many rows have 2**(i - 10) to 2**(i - 9) kB of text, by i."""
-    sizes = pc.binary_length(rows["text"]).to_numpy()
-    doublings = np.floor(np.log2(np.maximum(sizes, 1) / 1000)).astype(np.int64)
-    return list(np.bincount(np.maximum(doublings + 10, 0)).tolist())
+class _Found:
+    """What a shard holds, added up row group by row group."""
+
+    def __init__(self) -> None:
+        names = ("rows", "documents", "copies", "duplicate_rows", "duplicate_documents")
+        self.counts = Counter(dict.fromkeys((*names, "bytes", "sentences"), 0))
+        self.document_sizes: list[int] = []
+        self.sentence_sizes: list[int] = []
+
+    def add(self, rows: pa.Table, number: int) -> None:
+        """Count rows: of the first round, or of a round of copies."""
+        documents = int(np.count_nonzero(rows["part"].to_numpy() == 0))
+        self.counts["documents" if number == 0 else "copies"] += documents
+        self.counts["rows"] += rows.num_rows
+        self.counts["bytes"] += int(pc.sum(rows["size"]).as_py())
+        self.counts["sentences"] += len(rows["sentence_ends"].combine_chunks().flatten())
+        self.document_sizes = summed(self.document_sizes, document_sizes(rows))
+        self.sentence_sizes = summed(self.sentence_sizes, sentence_sizes(rows))
+
+    def figures(self) -> dict[str, Any]:
+        """As they stand in the record of the shard."""
+        return {
+            **self.counts,
+            "document_sizes": self.document_sizes,
+            "sentence_sizes": self.sentence_sizes,
+        }
 
 
-def sentence_sizes(rows: pa.Table) -> list[int]:
-    """[SENTENCE_BINS] how many sentences have i * SENTENCE_BIN bytes and more, white space too."""
-    ends = rows["sentence_ends"].combine_chunks()
-    values = ends.flatten().to_numpy().astype(np.int64)
-    starts = np.concatenate([np.zeros(1, np.int64), values[:-1]])[: len(values)]
-    offsets = ends.offsets.to_numpy()
-    firsts = (offsets - offsets[0])[:-1]
-    # A row without sentences would name the first sentence of the next one, which is as well.
-    starts[firsts[firsts < len(values)]] = 0
-    bins = np.minimum((values - starts) // SENTENCE_BIN, SENTENCE_BINS - 1)
-    return list(np.bincount(bins, minlength=SENTENCE_BINS).tolist())
+def row_groups(tables: Iterable[pa.Table], size: int = ROW_GROUP_BYTES) -> Iterator[pa.Table]:
+    """Cut the rows of all tables into groups of `size` bytes of text, and what is over a row.
+
+    The groups depend on the rows alone, not on the tables that they come in.
+    """
+    held: list[pa.Table] = []
+    filled = 0
+    for table in tables:
+        ends = np.cumsum(table["size"].to_numpy().astype(np.int64))
+        start = before = 0
+        while start < table.num_rows:
+            end = int(np.searchsorted(ends, before + size - filled)) + 1
+            end = min(end, table.num_rows)
+            held.append(table.slice(start, end - start))
+            filled += int(ends[end - 1]) - before
+            if filled >= size:
+                yield pa.concat_tables(held).combine_chunks()
+                held, filled = [], 0
+            start, before = end, int(ends[end - 1])
+    if held:
+        yield pa.concat_tables(held).combine_chunks()

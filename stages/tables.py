@@ -34,6 +34,7 @@ def write_table(
     row_group_rows: int,
     content: bool = True,
     byte_stream_split: tuple[str, ...] = (),
+    dictionary: tuple[str, ...] | None = None,
 ) -> Part:
     """Write tables of one schema as one Parquet part, with row groups of bounded size.
 
@@ -43,7 +44,10 @@ def write_table(
         row_group_rows: rows a row group; each table is cut into groups of so many.
         byte_stream_split: leaf columns that are integers without repetition (ids): cheaper and
             smaller so than with a dictionary.
+        dictionary: columns that repeat few values; None: all, or none with `byte_stream_split`.
+            Trying a dictionary on text that never repeats costs time for nothing.
     """
+    use_dictionary = not byte_stream_split if dictionary is None else list(dictionary)
     rows = 0
     writer: pq.ParquetWriter | None = None
     with output.part(name, content=content) as part:
@@ -55,7 +59,7 @@ def write_table(
                     part.stream,
                     table.schema,
                     compression=COMPRESSION,
-                    use_dictionary=not byte_stream_split,
+                    use_dictionary=use_dictionary,
                     column_encoding=dict.fromkeys(byte_stream_split, "BYTE_STREAM_SPLIT") or None,
                 )
             assert digest is not None

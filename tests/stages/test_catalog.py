@@ -94,7 +94,7 @@ def test_a_changed_value_is_in_the_slice_of_its_node_alone() -> None:
 
 
 def imported(module: str) -> set[str]:
-    """Modules of `stages` and `model` that a module imports, inside functions too."""
+    """Modules of `stages` and `model` that a module imports or names as a worker's."""
     path = ROOT / (module.replace(".", "/") + ".py")
     if not path.is_file():
         path = ROOT / module.replace(".", "/") / "__init__.py"
@@ -103,6 +103,8 @@ def imported(module: str) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module:
             # `from stages.training import checkpoint` names a module, most others a name in one.
             found |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:
+            found.add(node.value.partition(":")[0])
     ours = {name for name in found if name.split(".")[0] in ("stages", "model")}
     return {name for name in ours if (ROOT / (name.replace(".", "/") + ".py")).is_file()}
 

@@ -11,19 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text.cleaning import clean
+from stages.text.cuts import Totals, distinct_rows, shard_cuts, shard_number, shard_of
 from stages.text.cutting import cut_documents
 from stages.text.sentences import sentence_ends
 from stages.text.sharding import (
-    PROVENANCE_SCHEMA,
     ROW_SCHEMA,
     SHARD_SCHEMA,
+    copies,
     document_hash,
     document_rows,
+    is_sampled,
     is_validation,
-    merge_shard,
+    merge_rows,
     order_key,
-    shard_cuts,
-    shard_of,
 )
 
 WORDS = st.sampled_from(
@@ -44,7 +44,9 @@ WORDS = st.sampled_from(
 DOCUMENTS = st.lists(WORDS, min_size=1, max_size=30).map(" ".join)
 
 
-def rows_of(texts: list[str], batch: int, limit: int = 60, seed: int = 7) -> list[pa.Table]:
+def rows_of(
+    texts: list[str], batch: int, limit: int = 60, seed: int = 7, repeat: int = 1
+) -> list[pa.Table]:
     tables = []
     for start in range(0, len(texts), batch):
         column = clean(pa.array(texts[start : start + batch])).texts
@@ -58,6 +60,7 @@ def rows_of(texts: list[str], batch: int, limit: int = 60, seed: int = 7) -> lis
                 seed=seed,
                 validation_share=0.2,
                 max_document_bytes=limit,
+                repeat=repeat,
             )
         )
     return tables
@@ -65,10 +68,12 @@ def rows_of(texts: list[str], batch: int, limit: int = 60, seed: int = 7) -> lis
 
 def shards_of(tables: list[pa.Table], shard_bytes: int) -> list[pa.Table]:
     table = pa.concat_tables([ROW_SCHEMA.empty_table(), *tables]).combine_chunks()
-    keys = table["key"].to_numpy()
-    cuts = shard_cuts(keys, pc.binary_length(table["text"]).to_numpy(), shard_bytes)
-    number = shard_of(keys, cuts)
-    return [merge_shard([table.filter(pa.array(number == i))]).rows for i in range(len(cuts) + 1)]
+    window = distinct_rows(table["key"].to_numpy(), table["size"].to_numpy())
+    total = Totals(0, 0).add(window)
+    cuts = shard_cuts(lambda: [window], total, shard_number(total, shard_bytes))
+    number = shard_of(table["key"].to_numpy(), cuts)
+    merged = [merge_rows([table.filter(pa.array(number == i))]) for i in range(len(cuts) + 1)]
+    return [m.rows.select(SHARD_SCHEMA.names) for m in merged]
 
 
 @settings(max_examples=60, deadline=None)
@@ -85,37 +90,74 @@ def test_shards_do_not_depend_on_order_batches_or_copies(
     assert [t.to_pylist() for t in found] == [t.to_pylist() for t in expected]
 
 
+def documents_in(table: pa.Table) -> int:
+    return sum(part == 0 for part in table["part"].to_pylist())
+
+
 @settings(max_examples=60, deadline=None)
-@given(st.lists(DOCUMENTS, max_size=12))
-def test_counts_add_up_and_nothing_but_copies_is_dropped(texts: list[str]) -> None:
-    tables = rows_of(texts, 4)
-    shard = merge_shard(tables)
-    c = shard.counts
-    assert c["rows_in"] == sum(t.num_rows for t in tables)
-    assert c["rows_in"] == c["rows"] + c["duplicate_rows"]
-    assert c["documents_in"] == c["documents"] + c["duplicate_documents"]
+@given(st.lists(DOCUMENTS, max_size=12), st.randoms())
+def test_counts_add_up_and_nothing_but_copies_is_dropped(
+    texts: list[str], generator: random.Random
+) -> None:
+    """All at once, or first in groups and then these."""
+    tables = [ROW_SCHEMA.empty_table(), *rows_of(texts, 2)]
+    rows_in = sum(t.num_rows for t in tables)
+    merged = merge_rows(tables)
+    assert rows_in == merged.rows.num_rows + merged.duplicate_rows
     cleaned = {t for t in clean(pa.array(texts, pa.string())).texts.to_pylist() if t}
-    assert c["documents"] == len(cleaned)
-    assert shard.rows.schema.equals(SHARD_SCHEMA)
-    assert shard.provenance.schema.equals(PROVENANCE_SCHEMA)
-    assert shard.rows["document"].equals(shard.provenance["document"])
-    everything = merge_shard(tables, deduplicate=False)
-    assert everything.counts["rows"] == c["rows_in"]
+    assert documents_in(merged.rows) == len(cleaned)
+    assert sum(documents_in(t) for t in tables) == len(cleaned) + merged.duplicate_documents
+    assert merged.rows.schema.equals(ROW_SCHEMA)
+    assert merge_rows(tables, deduplicate=False).rows.num_rows == rows_in
+    generator.shuffle(tables)
+    middle = len(tables) // 2
+    halves = [merge_rows(half) for half in (tables[:middle], tables[middle:]) if half]
+    again = merge_rows([half.rows for half in halves])
+    assert again.rows.equals(merged.rows)
+    dropped = sum(m.duplicate_documents for m in (*halves, again))
+    assert dropped == merged.duplicate_documents
+
+
+def one_document(source: str, repeat: int = 1, share: float = 1e-9) -> pa.Table:
+    documents = pa.record_batch({"source": [source], "id": ["1"], "text": ["Same text."]})
+    return document_rows(
+        documents,
+        sentence_ends(documents["text"]),
+        seed=1,
+        validation_share=share,
+        max_document_bytes=100,
+        repeat=repeat,
+    )
 
 
 def test_a_copy_kept_is_the_first_by_source_and_id() -> None:
-    def table(source: str) -> pa.Table:
-        documents = pa.record_batch({"source": [source], "id": ["1"], "text": ["Same text."]})
-        return document_rows(
-            documents,
-            sentence_ends(documents["text"]),
-            seed=1,
-            validation_share=0.1,
-            max_document_bytes=100,
-        )
-
     for order in (["b", "a", "c"], ["c", "b", "a"]):
-        assert merge_shard([table(s) for s in order]).provenance["source"].to_pylist() == ["a"]
+        assert merge_rows([one_document(s) for s in order]).rows["source"].to_pylist() == ["a"]
+
+
+def test_of_duplicates_the_largest_repeat_counts_and_validation_is_never_repeated() -> None:
+    for repeats in ([1, 3, 2], [3, 2, 1]):
+        tables = [one_document("abc"[i], repeat) for i, repeat in enumerate(repeats)]
+        rows = merge_rows(tables).rows
+        assert rows["repeat"].to_pylist() == [3]
+        assert [sum(t.num_rows for t in copies([rows], n)) for n in range(4)] == [1, 1, 1, 0]
+        # Each row stands for itself where duplicates are kept.
+        kept = merge_rows(tables, deduplicate=False).rows
+        assert sorted(kept["repeat"].to_pylist()) == [1, 2, 3]
+    assert one_document("a", 3, share=1 - 1e-9)["repeat"].to_pylist() == [1]
+
+
+def test_samples_are_nested_and_follow_the_seed_alone() -> None:
+    origin = document_hash(pa.array([str(i) for i in range(4000)]))
+    tenth = is_sampled(1, origin, 0.1)
+    assert 320 < tenth.sum() < 480
+    assert not (tenth & ~is_sampled(1, origin, 0.2)).any()
+    assert is_sampled(1, origin, 1.0).all()
+    assert not np.array_equal(tenth, is_sampled(2, origin, 0.1))
+    assert not np.array_equal(tenth, is_validation(1, origin, 0.1))
+    # Independent of the split: 5 standard errors.
+    both = (tenth & is_validation(1, origin, 0.1)).sum()
+    assert abs(both - 40) < 5 * 6.3
 
 
 def test_origin_is_the_hash_of_the_text_alone() -> None:
@@ -146,6 +188,11 @@ def test_known_keys() -> None:
     origin = document_hash(pa.array(["It is a truth universally acknowledged."]))
     assert origin[0].as_py().hex() == "7623576c04629cad0c0abddc453ba9a8"
     assert order_key(12345, origin, pa.array([0], pa.uint32())).tolist() == [16150457340840307334]
+    # Of a part of a column, as of the whole.
+    more = document_hash(pa.array(["Other.", "It is a truth universally acknowledged.", "More."]))
+    assert order_key(12345, more[1:2], pa.array([0], pa.uint32())).tolist() == [
+        16150457340840307334
+    ]
 
 
 @settings(max_examples=300, deadline=None)
@@ -187,44 +234,3 @@ def test_cut_at_sentence_ends_then_at_white_space_then_at_characters() -> None:
     assert parts["sentence_ends"].to_pylist() == [[8, 20], [20], [5], [18], [9]]
     with pytest.raises(ValueError, match="at least 4"):
         cut_documents(pa.array([text]), sentence_ends(pa.array([text])), 3)
-
-
-def test_shards_are_equal_to_five_percent_when_documents_are_small() -> None:
-    generator = np.random.default_rng(5)
-    keys = generator.integers(0, 2**64, 20_000, np.uint64)
-    sizes = generator.integers(1, 2_000, 20_000)
-    cuts = shard_cuts(keys, sizes, 1_000_000)
-    held = np.bincount(shard_of(keys, cuts), weights=sizes)
-    assert len(held) == -(-int(sizes.sum()) // 1_000_000)
-    assert held.max() / held.mean() < 1.05
-    assert held.min() / held.mean() > 0.95
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(1, 1000)), min_size=1, max_size=40),
-    st.integers(1, 60),
-    st.randoms(),
-)
-def test_cuts_leave_no_shard_empty_and_count_duplicates_once(
-    rows: list[tuple[int, int]], shards: int, generator: random.Random
-) -> None:
-    rows = list(dict(rows).items())
-    keys = np.array([k for k, _ in rows], np.uint64)
-    sizes = np.array([s for _, s in rows])
-    cuts = shard_cuts(keys, sizes, 1, shards)
-    assert cuts.dtype == np.uint64
-    assert len(cuts) + 1 == min(shards, len(rows))
-    assert len(np.unique(shard_of(keys, cuts))) == len(cuts) + 1
-    again = rows + generator.choices(rows, k=10)
-    generator.shuffle(again)
-    same = shard_cuts(
-        np.array([k for k, _ in again], np.uint64), np.array([s for _, s in again]), 1, shards
-    )
-    assert same.tolist() == cuts.tolist()
-
-
-def test_no_rows_make_one_empty_shard() -> None:
-    cuts = shard_cuts(np.zeros(0, np.uint64), np.zeros(0, np.int64), 100)
-    assert len(cuts) == 0
-    assert merge_shard([]).rows.num_rows == 0

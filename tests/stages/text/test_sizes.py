@@ -1,4 +1,4 @@
-"""The histograms of the shard stage, against a plain count."""
+"""The histograms of sizes, against a plain count."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 import pyarrow as pa
 
-from stages.shard_workers import SENTENCE_BIN, SENTENCE_BINS, document_sizes, sentence_sizes
+from stages.text.sizes import SENTENCE_BIN, SENTENCE_BINS, document_sizes, sentence_sizes
 
 DOCUMENTS = {
     "It was the best of times, it was the worst of times.": [26, 53],

@@ -1,0 +1,93 @@
+"""Files of the shuffle: Arrow IPC files with one batch for each of equal ranges of keys.
+
+Keys are uniform hashes, so equal ranges hold about equal bytes, and the number of a batch says
+which keys are in it: no index is needed, and a range is read without the rest of the file.
+
+A *piece* holds what a worker read: `2**TRAIN_BITS` ranges of training rows, then
+`2**VALIDATION_BITS` of validation rows. A *run* holds one of these ranges, of many pieces, in
+`2**FINE_BITS` finer ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stages.text.sharding import ROW_SCHEMA, Keys
+
+BITS: Mapping[str, int] = {"train": 7, "validation": 3}
+"""log2 of the ranges of each side. Held-out rows are few: finer ranges would be mostly empty."""
+
+FINE_BITS = 7
+
+SIDES = tuple(BITS)
+PIECE_SCHEMA = ROW_SCHEMA.remove(ROW_SCHEMA.get_field_index("validation"))
+PLAN_COLUMNS = ("key", "repeat", "size", "part")
+"""All that planning the shards needs."""
+
+# lz4 packs at twice the speed of zstd; the files live for minutes.
+_WRITE = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+
+
+def ranges(bits: int, low: int, high: int) -> range:
+    """Numbers of those of `2**bits` ranges that hold keys from `low` to `high` - 1."""
+    return range(low >> (64 - bits), ((high - 1) >> (64 - bits)) + 1)
+
+
+def first_batch(side: str) -> int:
+    """The batch of a piece that holds the first range of a side."""
+    return 0 if side == "train" else 2 ** BITS["train"]
+
+
+def write_piece(rows: pa.Table) -> pa.Buffer:
+    """A piece, from rows of `ROW_SCHEMA`: training rows first, those of either side by key."""
+    train = rows.num_rows - int(np.count_nonzero(rows["validation"].to_numpy()))
+    rows = rows.drop_columns(["validation"])
+    sides = {"train": rows.slice(0, train), "validation": rows.slice(train)}
+    return _write((sides[side], bits, range(2**bits)) for side, bits in BITS.items())
+
+
+def write_run(rows: pa.Table, side: str, number: int) -> pa.Buffer:
+    """A run, from the rows of one range of a side, sorted by key."""
+    first = number << FINE_BITS
+    return _write([(rows, BITS[side] + FINE_BITS, range(first, first + 2**FINE_BITS))])
+
+
+def _write(sections: Iterable[tuple[pa.Table, int, range]]) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, PIECE_SCHEMA, options=_WRITE) as writer:
+        for rows, bits, numbers in sections:
+            edges = np.array([*numbers, numbers.stop])
+            places = np.searchsorted(_range_of(rows["key"].to_numpy(), bits), edges).tolist()
+            batch = rows.combine_chunks().to_batches()[0] if rows.num_rows else _EMPTY
+            for start, end in pairwise(places):
+                writer.write_batch(batch.slice(start, end - start))
+    return sink.getvalue()
+
+
+_EMPTY = pa.RecordBatch.from_pylist([], PIECE_SCHEMA)
+
+
+def _range_of(keys: Keys, bits: int) -> npt.NDArray[np.int64]:
+    return (keys >> np.uint64(64 - bits)).astype(np.int64)
+
+
+def open_batches(source: Any, columns: Sequence[str] | None = None) -> Any:
+    """A reader whose `get_batch(i)` reads nothing but batch i, and of it only `columns`."""
+    fields = [PIECE_SCHEMA.get_field_index(name) for name in columns or PIECE_SCHEMA.names]
+    # Threads of one's own: what else runs on the machine has its cores.
+    options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+    return pa.ipc.open_file(source, options=options)
+
+
+def between(batch: pa.RecordBatch, low: int, high: int) -> pa.RecordBatch:
+    """The rows of a batch, sorted by key, with `low` <= key < `high`; copies nothing."""
+    keys = batch["key"].to_numpy()
+    start = int(np.searchsorted(keys, np.uint64(low)))
+    end = int(np.searchsorted(keys, np.uint64(high))) if high < 2**64 else len(keys)
+    return batch.slice(start, end - start)
