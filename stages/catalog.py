@@ -26,7 +26,7 @@ def _text(*names: str) -> tuple[str, ...]:
 # counts with everything in it.
 _TOKENS = (
     "stages.vocabulary_files",
-    *_text("buffers", "special_tokens", "words", "wordpiece", "tokenizer_files"),
+    *_text("buffers", "special_tokens", "words", "engines", "wordpiece", "tokenizer_files"),
 )
 
 SHARD = Stage(
@@ -64,10 +64,10 @@ PAIRS = Stage(
         "stages.tables",
         *_TOKENS,
         *_text("random", "pairing", "pair_counts", "chunks", "exchange", "truncation"),
-        *_text("reference_pairs", "full_sentences", "rows"),
+        *_text("reference_pairs", "full_sentences", "rows", "parity"),
     ),
     libraries=("tokenizers",),
-    recorded=("numpy", "pyarrow", "ray"),
+    recorded=("nanotoken", "numpy", "pyarrow", "ray"),
 )
 MASK = Stage(
     name="mask",

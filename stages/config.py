@@ -410,6 +410,11 @@ class SpeedConfig(Group):
     """Changes not a bit."""
 
     batch_mb: Annotated[float, Field(gt=0)] = Field(4.0, description="Text a step inside a shard.")
+    tokenizer: Literal["auto", "nanotoken", "dictionary", "tokenizers"] = Field(
+        "auto",
+        description="Which engine makes ids, all the same ones: auto is the fastest that is "
+        "installed and equals tokenizers on a sample of each shard.",
+    )
     prefetch_batches: Count = Field(4, description="Global batches read ahead in training.")
 
 
