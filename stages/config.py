@@ -12,7 +12,7 @@ import hashlib
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from pipeline.config import Group, RunConfig
 from stages.text.special_tokens import SPECIAL_TOKENS
@@ -247,7 +247,19 @@ class CorpusConfig(Group):
 class VocabConfig(Group):
     """The WordPiece vocabulary."""
 
+    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
+
+    from_: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        alias="from",
+        description="An existing vocabulary, used as it is: a vocab.txt, a tokenizer.json or a "
+        "transformers folder, whose settings of case and accents win over those here. "
+        "null: trained on the corpus.",
+    )
     size: PositiveInt = Field(30_522, description="Entries, special tokens included.")
+    required: tuple[str, ...] = Field(
+        (), description="Words that must be entries, never split; right after the special tokens."
+    )
     lowercase: bool = Field(True, description="Lower-case the text (BERT uncased).")
     strip_accents: bool | None = Field(
         None, description="Remove accents; null: as lowercase says, BERT's rule."
@@ -261,12 +273,44 @@ class VocabConfig(Group):
     limit_alphabet: PositiveInt = Field(
         1000, description="Characters kept, most frequent first; others become [UNK]."
     )
+    max_words: PositiveInt = Field(
+        1_000_000,
+        description="Distinct words that are trained on, most frequent first: a million take about "
+        "1 GB of memory.",
+    )
     max_word_characters: PositiveInt = Field(
         100, description="Longer words become [UNK] (WordPiece's max_input_chars_per_word)."
     )
 
+    @field_validator("required")
+    @classmethod
+    def _whole_tokens(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for index, token in enumerate(value):
+            if not token or token.split() != [token]:
+                raise ValueError(f"vocab.required: {token!r} is not one word: leave it out")
+            if token in value[:index] or token in SPECIAL_TOKENS:
+                where = "twice" if token in value[:index] else "in every vocabulary anyway"
+                raise ValueError(f"vocab.required: {token!r} stands {where}: leave it out")
+        return value
+
+    @model_validator(mode="after")
+    def _existing_is_used_as_it_is(self) -> Self:
+        if self.from_ is not None and self.required:
+            raise ValueError(
+                f"vocab.required adds entries, and vocab.from={self.from_} is used as it is: leave "
+                "one of them out"
+            )
+        return self
+
     @model_validator(mode="after")
     def _more_than_specials(self) -> Self:
+        if self.from_ is not None:
+            return self  # its size is that of the files
+        if self.required and self.size <= len(SPECIAL_TOKENS) + len(self.required):
+            raise ValueError(
+                f"vocab.size={self.size} must be above the {len(SPECIAL_TOKENS)} special and "
+                f"{len(self.required)} required tokens: raise vocab.size"
+            )
         if self.size <= len(SPECIAL_TOKENS):
             raise ValueError(
                 f"vocab.size={self.size} must be above the {len(SPECIAL_TOKENS)} special tokens "

@@ -203,17 +203,51 @@ def merge_counts(
     return _sum_by_name(parts, pa.string())
 
 
+def merge_most_frequent(
+    parts: Sequence[tuple[pa.StringArray, Int64Array]], limit: int
+) -> tuple[pa.StringArray, Int64Array]:
+    """Add up counts, and keep at most `limit` words, those that occur most often.
+
+    For adding up on the way, in bounded memory: words come in no order that means anything, and of
+    words with one count either all are kept or none, unless that would lose half of `limit`.
+    """
+    words, counts = _sum_by_name(parts, pa.string(), in_order=False)
+    if len(words) <= limit:
+        return words, counts
+    kept = counts > np.partition(counts, -limit - 1)[-limit - 1]
+    if kept.sum() < limit // 2:
+        order = pc.sort_indices(words).to_numpy()
+        return most_frequent(words.take(pa.array(order)), counts[order], limit)
+    return words.filter(pa.array(kept)), counts[kept]
+
+
+def most_frequent(
+    words: pa.StringArray, counts: Int64Array, limit: int
+) -> tuple[pa.StringArray, Int64Array]:
+    """At most `limit` words, those that occur most often, in their order.
+
+    Args:
+        words: distinct, sorted; of equal counts the first ones are kept.
+        counts: int64 [n].
+    """
+    if len(words) <= limit:
+        return words, counts
+    kept = np.sort(np.argsort(-counts, kind="stable")[:limit])
+    return words.take(pa.array(kept)), counts[kept]
+
+
 def _sum_by_name(
-    parts: Sequence[tuple[pa.Array, Int64Array]], kind: pa.DataType
+    parts: Sequence[tuple[pa.Array, Int64Array]], kind: pa.DataType, in_order: bool = True
 ) -> tuple[pa.Array, Int64Array]:
-    """Sum counts by name; names sorted by their bytes."""
+    """Sum counts by name; names sorted by their bytes when they are to be `in_order`."""
     if sum(float(counts.sum(dtype=np.float64)) for _, counts in parts) > _LARGEST_TOTAL:
         raise OverflowError(f"the counts together pass {_LARGEST_TOTAL:g}, what 64 bits hold")
     names = pa.chunked_array([part for part, _ in parts], kind)
     counts = pa.chunked_array([pa.array(counts, pa.int64()) for _, counts in parts], pa.int64())
     table = pa.table({"name": names, "count": counts})
     summed = table.group_by("name", use_threads=False).aggregate([("count", "sum")])
-    summed = summed.sort_by("name")
+    if in_order:
+        summed = summed.sort_by("name")
     return (
         summed["name"].combine_chunks(),
         summed["count_sum"].combine_chunks().to_numpy().astype(np.int64),
