@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.text.special_tokens import SPECIAL_TOKENS
-from stages.text.tokenizer_files import VOCAB_FILE, read_vocab
+from stages.text.tokenizer_files import VOCAB_FILE, read_vocab, vocab_bytes
 from stages.text.wordpiece import CONTINUATION, UNKNOWN_TOKEN
 from stages.text.words import Normalisation, normaliser, split_words
 
@@ -76,6 +76,10 @@ def read_existing(path: Path) -> ExistingVocabulary:
         raise ValueError(
             f"{there[0]} lacks BERT's special tokens {' '.join(dict.fromkeys(missing))}"
         )
+    try:
+        vocab_bytes(found.tokens)
+    except ValueError as error:
+        raise ValueError(f"{there[0]}: {error}") from None
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -71,6 +72,11 @@ def test_an_existing_vocabulary_keeps_its_ids_down_the_line(
     figures = manifest(store, "vocab")["figures"]
     assert isinstance(figures, dict)
     assert figures["entries"] == len(vocab) and 1 < figures["fertility/validation"] < 3
+
+    pairs = manifest(store, "pairs/64")["figures"]
+    assert isinstance(pairs, dict)
+    if importlib.util.find_spec("nanotoken"):
+        assert pairs["shards/nanotoken"] == 4 and "shards/dictionary" not in pairs
 
     cls, sep, mask = (vocab.index(token) for token in ("[CLS]", "[SEP]", "[MASK]"))
     (path,) = store.glob("mask/64/*/*/train-c0m0-00000.parquet")

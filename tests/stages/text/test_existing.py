@@ -80,6 +80,7 @@ def change(path: str, value: Any) -> Any:
         (change("model/vocab/the", 99), "no token has the id 7"),
         (change("model/vocab/the", 0), "two tokens have one id"),
         (change("model/vocab", ["a"]), "no mapping"),
+        (change("added_tokens", [{"id": len(VOCAB), "content": "a\nb"}]), "cannot hold it"),
     ],
 )
 def test_other_tokenizers_are_refused(tmp_path: Path, fault: Any, message: str) -> None:
