@@ -27,6 +27,7 @@ from stages.text.tokenizer_files import VOCAB_FILE, read_vocab, tokenizer_files
 from stages.text.vocabulary import VocabularyTooSmall, train, train_huggingface, word_coverage
 from stages.text.wordpiece import Tokenizer
 from stages.text.words import (
+    BLOCK_BYTES,
     Int64Array,
     count_words,
     merge_counts,
@@ -38,7 +39,6 @@ from stages.vocabulary_files import SETTINGS
 from stages.vocabulary_source import VocabularySource, list_vocabulary, vocabulary_source
 
 MODEL_MAX_LENGTH = 512
-BATCH_ROWS = 512
 MERGE_ROWS = 2_000_000
 """Counts that are read before they are added up."""
 MOST_WORDS = 4
@@ -111,13 +111,22 @@ class WordCounter:
         size = 0
         parts = []
         with pq.ParquetFile(self._shard.open(job["shard"])) as file:
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=["text"]):
+            for batch in file.iter_batches(batch_size=_batch_rows(file), columns=["text"]):
                 size += batch.column(0).nbytes
                 parts.append(count_words(batch.column(0), self._normalisation))
         words, counts = merge_counts(parts)
         table = pa.table({"word": words, "count": counts})
         write_scratch(self._output, f"words/{job['shard']}", table)
         return {"seconds": time.perf_counter() - began, "bytes": size}
+
+
+def _batch_rows(file: pq.ParquetFile) -> int:
+    """So many documents make about BLOCK_BYTES: smaller batches are slow to count."""
+    metadata = file.metadata
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    columns = [group.column(i) for group in groups for i in range(group.num_columns)]
+    size = sum(int(c.total_uncompressed_size) for c in columns if c.path_in_schema == "text")
+    return max(1, BLOCK_BYTES * int(metadata.num_rows) // max(1, size))
 
 
 class Trainer:
