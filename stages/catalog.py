@@ -26,7 +26,15 @@ def _text(*names: str) -> tuple[str, ...]:
 # counts with everything in it.
 _TOKENS = (
     "stages.vocabulary_files",
-    *_text("buffers", "special_tokens", "words", "engines", "wordpiece", "tokenizer_files"),
+    *_text(
+        "buffers",
+        "special_tokens",
+        "word_counts",
+        "words",
+        "engines",
+        "wordpiece",
+        "tokenizer_files",
+    ),
 )
 
 SHARD = Stage(

@@ -25,15 +25,9 @@ from stages.tables import shard_files
 from stages.text.special_tokens import SPECIAL_TOKENS
 from stages.text.tokenizer_files import VOCAB_FILE, read_vocab, tokenizer_files
 from stages.text.vocabulary import VocabularyTooSmall, train, train_huggingface, word_coverage
+from stages.text.word_counts import Counted, add_up, merge_counts, most_frequent
 from stages.text.wordpiece import Tokenizer
-from stages.text.words import (
-    BLOCK_BYTES,
-    Int64Array,
-    count_words,
-    merge_counts,
-    merge_most_frequent,
-    most_frequent,
-)
+from stages.text.words import BLOCK_BYTES, count_words
 from stages.vocab_report import describe_entries, vocab_result
 from stages.vocabulary_files import SETTINGS
 from stages.vocabulary_source import VocabularySource, list_vocabulary, vocabulary_source
@@ -44,8 +38,6 @@ MERGE_ROWS = 2_000_000
 MOST_WORDS = 4
 """Times vocab.max_words: the rarest of more distinct words are forgotten while counts are added up,
 so that memory is flat (1 GB)."""
-
-Counted = tuple[pa.StringArray, Int64Array]
 
 
 def run(context: Context) -> Result:
@@ -218,19 +210,10 @@ class Trainer:
         return vocab, dataclasses.asdict(report) | left_out, report.dropped_characters
 
     def _merged(self, names: list[str]) -> tuple[Counted, int]:
-        """Counts over shards, sorted by word, and occurrences of all words, forgotten ones too.
+        """Counts over shards, in the order of their names, and occurrences of all words."""
+        return add_up(map(self._read, names), MOST_WORDS * self._config.max_words, MERGE_ROWS)
 
-        Shards are taken in the order of their names: what is forgotten depends on nothing else.
-        """
-        parts: list[Counted] = []
-        mass = rows = 0
-        for name in names:
-            with open_scratch(self._output, f"words/{name}") as source:
-                table = pq.read_table(source)
-            parts.append((table["word"].combine_chunks(), table["count"].to_numpy()))
-            mass += int(parts[-1][1].sum())
-            rows += len(table)
-            if rows > MERGE_ROWS:
-                parts = [merge_most_frequent(parts, MOST_WORDS * self._config.max_words)]
-                rows = 0
-        return merge_counts(parts), mass
+    def _read(self, name: str) -> Counted:
+        with open_scratch(self._output, f"words/{name}") as source:
+            table = pq.read_table(source)
+        return table["word"].combine_chunks(), table["count"].to_numpy()

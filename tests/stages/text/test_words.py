@@ -9,14 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.text.word_counts import merge_counts
 from stages.text.words import (
     Normalisation,
     blocks,
     count_words,
     cut,
-    merge_counts,
-    merge_most_frequent,
-    most_frequent,
     normaliser,
     split_words,
     text_buffer,
@@ -169,29 +167,3 @@ def test_blocks_cover_all_texts_in_order(lengths: list[int], block_bytes: int) -
     assert all(
         offsets[last] - offsets[first] <= block_bytes or last == first + 1 for first, last in found
     )
-
-
-def test_most_frequent_words_stay_in_order() -> None:
-    words, counts = pa.array(["a", "b", "c", "d"]), np.array([2, 5, 2, 1])
-    kept, left = most_frequent(words, counts, 2)
-    assert (kept.to_pylist(), left.tolist()) == (["a", "b"], [2, 5])
-    assert most_frequent(words, counts, 4)[0] is words
-
-
-@given(st.lists(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 5)), max_size=4))
-def test_adding_up_with_a_limit_keeps_the_most_frequent(parts: list[dict[str, int]]) -> None:
-    arrays = [
-        (pa.array(list(part), pa.string()), np.array(list(part.values()), np.int64))
-        for part in parts
-    ]
-    words, counts = merge_counts(arrays)
-    exact = dict(zip(words.to_pylist(), counts.tolist(), strict=True))
-    for limit in (1, 3, 100):
-        found, numbers = merge_most_frequent(arrays, limit)
-        kept = dict(zip(found.to_pylist(), numbers.tolist(), strict=True))
-        assert kept.items() <= exact.items()
-        assert min(limit // 2, len(exact)) <= len(kept) <= limit
-        rarest_kept = min(kept.values(), default=0)
-        assert all(exact[word] <= rarest_kept for word in exact.keys() - kept.keys()) or not kept
-        if limit == 100 and len(exact) <= 100:
-            assert kept == exact
