@@ -16,9 +16,7 @@ Counted = tuple[pa.StringArray, Int64Array]
 _LARGEST_TOTAL = 9.2e18  # below 2^63, so that adding up in float64 is good enough to refuse
 
 
-def merge_counts(
-    parts: Sequence[Counted],
-) -> Counted:
+def merge_counts(parts: Sequence[Counted]) -> Counted:
     """Add up counts of words; the result depends on neither the order nor the number of parts.
 
     Args:
