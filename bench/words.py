@@ -13,7 +13,8 @@ from bench.rounds import Times, alternate, timed
 from bench.settings import Settings
 from bench.variation import Variation
 from stages.text.vocabulary import train
-from stages.text.words import Normalisation, count_words, merge_counts
+from stages.text.word_counts import merge_counts
+from stages.text.words import Normalisation, count_words
 
 SIZE = 30_522
 Counted = tuple[pa.StringArray, npt.NDArray[np.int64]]

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text.word_counts import (
@@ -36,6 +36,7 @@ def test_most_frequent_words_stay_in_order() -> None:
     assert most_frequent(words, counts, 4)[0] is words
 
 
+@settings(deadline=None)
 @given(parts_of_counts)
 def test_adding_up_with_a_limit_keeps_the_most_frequent(parts: list[Part]) -> None:
     arrays = [counted(part) for part in parts]
@@ -50,6 +51,7 @@ def test_adding_up_with_a_limit_keeps_the_most_frequent(parts: list[Part]) -> No
             assert kept == exact
 
 
+@settings(deadline=None)
 @given(parts_of_counts, st.integers(0, 8))
 def test_adding_up_is_exact_below_the_limit(parts: list[Part], most_rows: int) -> None:
     expected: Counter[str] = Counter()
