@@ -29,7 +29,7 @@ ENGINES: tuple[Engine, ...] = ("nanotoken", "dictionary", "tokenizers")
 Ids = npt.NDArray[np.uint32]
 
 
-class EngineMissing(Exception):  # noqa: N818 - reads as a sentence
+class EngineMissing(ImportError):  # noqa: N818 - reads as a sentence
     """An engine cannot be used here: its library is not installed, or does not load."""
 
 
