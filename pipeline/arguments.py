@@ -148,6 +148,23 @@ def _port(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=5000, help="of MLflow's pages (5000)")
 
 
+def _bench(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--corpus", action="append", default=[], metavar="PATH", help="text; may stand repeatedly")
+    add("--text-field", default="text", metavar="NAME", help="key or column of the text")
+    add("--vocab", metavar="FILE", help="a vocab.txt; otherwise one is trained first")
+    add("--base-megabytes", type=float, default=14.0, metavar="MB", help="text of one core (14)")
+    add("--megabytes", type=float, default=500.0, metavar="MB", help="text through Ray (500)")
+    add("--cpus", default="1,2", metavar="N,N", help="CPUs of the runs through Ray (1,2)")
+    add("--memory-megabytes", default="100,1000", metavar="MB,MB", help="sizes compared (100,1000)")
+    add("--distinct-words", type=int, default=500_000, metavar="N", help="of training (500,000)")
+    add("--rounds", type=int, default=3, metavar="N", help="of each side, in turn (3)")
+    add("--no-peers", action="store_true", help="measure only what is ours")
+    add("--json", type=Path, metavar="FILE", help="write the figures there")
+    add("--work", metavar="DIR", help="for what is made on the way (a temporary folder)")
+    add("--keep", action="store_true", help="leave it there")
+
+
 @dataclass(frozen=True)
 class Command:
     """A command: what it is for, its usage after the name, and what adds its options."""
@@ -190,6 +207,15 @@ COMMANDS = {
         "config, of a manifest.json, or of an artifact's folder.",
     ),
     "ui": Command("open MLflow's pages on this machine", "[OVERRIDES] [--port PORT]", (_port,)),
+    "bench": Command(
+        "measure data preparation on this machine, beside what others run",
+        "prep [PART...] [--corpus PATH] [--vocab FILE] [--json FILE] ...",
+        (_bench,),
+        "Parts: chain (one core, beside NVIDIA LDDL and google-research/bert where they are\n"
+        "installed), kernels, vocabulary, stages (through Ray), memory. All but memory, when none\n"
+        "is named. Without --corpus the text is the documentation of Python packages on this\n"
+        "machine. bench/README.md says what is compared and how.",
+    ),
     "doctor": Command(
         "check this machine, and say what to do",
         "[OVERRIDES] [--port PORT] [--json]",

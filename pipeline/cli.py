@@ -216,6 +216,13 @@ def _ui(options: argparse.Namespace, rest: list[str]) -> int:
     return tracking.ui(config.tracking, Path.cwd(), options.port)
 
 
+def _bench(options: argparse.Namespace, rest: list[str]) -> int:
+    from pipeline.commands.bench import bench
+
+    bench(options, rest)
+    return DONE
+
+
 DISPATCH: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "run": _run,
     "plan": _plan,
@@ -226,4 +233,5 @@ DISPATCH: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "config": _config,
     "ui": _ui,
     "doctor": _doctor,
+    "bench": _bench,
 }

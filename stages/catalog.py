@@ -26,7 +26,15 @@ def _text(*names: str) -> tuple[str, ...]:
 # counts with everything in it.
 _TOKENS = (
     "stages.vocabulary_files",
-    *_text("buffers", "special_tokens", "words", "wordpiece", "tokenizer_files"),
+    *_text(
+        "buffers",
+        "special_tokens",
+        "word_counts",
+        "words",
+        "engines",
+        "wordpiece",
+        "tokenizer_files",
+    ),
 )
 
 SHARD = Stage(
@@ -53,7 +61,14 @@ VOCAB = Stage(
     name="vocab",
     version=1,
     run="stages.vocab:run",
-    modules=("stages.vocab", "stages.tables", *_TOKENS, *_text("merging", "vocabulary")),
+    modules=(
+        "stages.vocab",
+        "stages.vocab_report",
+        "stages.vocabulary_source",
+        "stages.tables",
+        *_TOKENS,
+        *_text("merging", "vocabulary", "existing"),
+    ),
     libraries=("tokenizers",),
     recorded=("pyarrow", "ray"),
 )
@@ -66,10 +81,10 @@ PAIRS = Stage(
         "stages.tables",
         *_TOKENS,
         *_text("random", "pairing", "pair_counts", "chunks", "exchange", "truncation"),
-        *_text("reference_pairs", "full_sentences", "rows"),
+        *_text("reference_pairs", "full_sentences", "rows", "parity"),
     ),
     libraries=("tokenizers",),
-    recorded=("numpy", "pyarrow", "ray"),
+    recorded=("nanotoken", "numpy", "pyarrow", "ray"),
 )
 MASK = Stage(
     name="mask",
@@ -174,14 +189,28 @@ def _listing(config: Config) -> Callable[[], RawInput]:
 
 
 def _vocab(config: Config) -> Node:
-    exact = config.vocab.trainer == "exact"
+    vocab = config.vocab.model_dump(mode="json")
+    existing = config.vocab.from_ is not None
+    exact = existing or config.vocab.trainer == "exact"
     return Node(
         name="vocab",
         # Two runs of tokenizers' own trainer may differ: that is no fault of the stage.
         stage=VOCAB if exact else dataclasses.replace(VOCAB, deterministic=False),
-        config={"vocab": config.vocab.model_dump(mode="json")},
+        # The listing stands for an existing vocabulary: the same one elsewhere is the same.
+        config={"vocab": {"from": "listed"} if existing else vocab},
+        settings={"vocab": vocab} if existing else {},
         inputs={"shard": "shard"},
+        raw=_vocabulary_listing(config) if existing or config.vocab.required else None,
     )
+
+
+def _vocabulary_listing(config: Config) -> Callable[[], RawInput]:
+    def listing() -> RawInput:
+        from stages.vocabulary_source import list_vocabulary
+
+        return list_vocabulary(config.vocab, Path.cwd())
+
+    return listing
 
 
 def _pairs(config: Config, phase: PhaseConfig) -> Node:

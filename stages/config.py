@@ -13,7 +13,7 @@ import hashlib
 import math
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from pipeline.config import Group, RunConfig
 from stages.text.listing import DETECT, Format
@@ -22,6 +22,7 @@ from stages.text.special_tokens import SPECIAL_TOKENS
 PositiveInt = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Amount = Annotated[float, Field(ge=0.0)]
 OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -78,6 +79,143 @@ INHERITED = ("format", "text_field", "id_field", "source_field", "encoding", "sa
 """Fields that a source takes from `corpus` where it leaves them out."""
 
 
+class QualityConfig(Group):
+    """Rules that refuse documents, each off at null. `quality=gopher` and `quality=c4` set them.
+
+    Made for English web pages; a word is what stands between spaces, a line what cleaning leaves.
+    """
+
+    min_words: Count | None = Field(None, description="Fewer words are refused (Gopher: 50).")
+    max_words: PositiveInt | None = Field(
+        None, description="More words are refused (Gopher: 100,000)."
+    )
+    min_mean_word_length: Amount | None = Field(
+        None, description="Least mean of characters a word (Gopher: 3, English)."
+    )
+    max_mean_word_length: Amount | None = Field(
+        None, description="Greatest mean of characters a word (Gopher: 10, English)."
+    )
+    max_symbol_word_ratio: Amount | None = Field(
+        None, description="Hash signs, or ellipses, a word (Gopher: 0.1)."
+    )
+    max_bullet_lines: Share | None = Field(
+        None, description="Share of lines that start with a bullet (Gopher: 0.9)."
+    )
+    max_ellipsis_lines: Share | None = Field(
+        None, description="Share of lines that end with an ellipsis (Gopher: 0.3)."
+    )
+    min_letter_words: Share | None = Field(
+        None, description="Least share of words with a letter in them (Gopher: 0.8)."
+    )
+    min_stop_words: Count | None = Field(
+        None, description="Least number of different stop words (Gopher: 2)."
+    )
+    stop_words: tuple[str, ...] = Field(
+        ("the", "be", "to", "of", "and", "that", "have", "with"),
+        description="For min_stop_words, in lower case (Gopher's: English).",
+    )
+    max_symbols: Share | None = Field(
+        None, description="Share of characters, white space left out, that are no letter or digit."
+    )
+    max_digits: Share | None = Field(
+        None, description="Share of characters, white space left out, that are digits."
+    )
+    max_repeated_lines: Share | None = Field(
+        None, description="Share of lines that came before (Gopher: 0.3)."
+    )
+    max_repeated_line_characters: Share | None = Field(
+        None, description="Share of characters in lines that came before (Gopher: 0.2)."
+    )
+    max_repeated_paragraphs: Share | None = Field(
+        None, description="Share of paragraphs that came before (Gopher: 0.3)."
+    )
+    max_repeated_paragraph_characters: Share | None = Field(
+        None, description="Share of characters in paragraphs that came before (Gopher: 0.2)."
+    )
+    max_top_2grams: Share | None = Field(
+        None, description="Share of characters in the most frequent 2-gram (Gopher: 0.2)."
+    )
+    max_top_3grams: Share | None = Field(None, description="As max_top_2grams (Gopher: 0.18).")
+    max_top_4grams: Share | None = Field(None, description="As max_top_2grams (Gopher: 0.16).")
+    max_repeated_5grams: Share | None = Field(
+        None, description="Share of characters in 5-grams that came before (Gopher: 0.15)."
+    )
+    max_repeated_6grams: Share | None = Field(
+        None, description="As max_repeated_5grams (Gopher: 0.14)."
+    )
+    max_repeated_7grams: Share | None = Field(
+        None, description="As max_repeated_5grams (Gopher: 0.13)."
+    )
+    max_repeated_8grams: Share | None = Field(
+        None, description="As max_repeated_5grams (Gopher: 0.12)."
+    )
+    max_repeated_9grams: Share | None = Field(
+        None, description="As max_repeated_5grams (Gopher: 0.11)."
+    )
+    max_repeated_10grams: Share | None = Field(
+        None, description="As max_repeated_5grams (Gopher: 0.10)."
+    )
+    refused_phrases: tuple[str, ...] = Field(
+        (), description='Documents that hold one are refused (C4: "lorem ipsum" and "{").'
+    )
+    drop_unterminated_lines: bool = Field(
+        False, description="Drop lines that do not end a sentence or quotation (C4)."
+    )
+    min_line_words: PositiveInt | None = Field(
+        None, description="Lines of fewer words are dropped (C4: 3)."
+    )
+    dropped_line_phrases: tuple[str, ...] = Field(
+        (), description='Lines that hold one are dropped (C4: "javascript").'
+    )
+    min_sentences: PositiveInt | None = Field(
+        None, description="Fewer sentences are refused, after lines were dropped (C4: 5)."
+    )
+
+    @field_validator("stop_words")
+    @classmethod
+    def _short(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for word in value:
+            if not word or len(word.encode()) > 8 or word != word.lower():
+                raise ValueError(
+                    f"corpus.quality.stop_words: {word!r} must be in lower case and have 1 to 8 "
+                    "bytes: take a shorter one"
+                )
+        return value
+
+    @field_validator("refused_phrases", "dropped_line_phrases")
+    @classmethod
+    def _not_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not phrase.strip() for phrase in value):
+            raise ValueError("corpus.quality: a phrase is empty, and every text would hold it")
+        return value
+
+    @model_validator(mode="after")
+    def _ranges(self) -> Self:
+        for name in ("words", "mean_word_length"):
+            least, most = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
+            if least is not None and most is not None and least > most:
+                raise ValueError(
+                    f"corpus.quality.min_{name}={least} is above corpus.quality.max_{name}="
+                    f"{most}: no document would be left"
+                )
+        return self
+
+
+class NearDuplicatesConfig(Group):
+    """Documents that are almost another one, found by MinHash."""
+
+    enabled: bool = Field(
+        False, description="Keep one of several documents that are nearly the same."
+    )
+    threshold: OpenShare = Field(
+        0.8, description="Share of common shingles (Jaccard similarity) from which they are."
+    )
+    shingle_words: PositiveInt = Field(5, description="Words a shingle.")
+    permutations: Annotated[int, Field(ge=16, le=1024)] = Field(
+        128, description="Length of a signature: more find and judge better, and cost more."
+    )
+
+
 class CorpusConfig(Group):
     """Where raw text comes from and how it becomes clean documents in shards."""
 
@@ -130,11 +268,27 @@ class CorpusConfig(Group):
     min_characters: Count = Field(
         32, description="Shorter documents are left out and counted as too_short."
     )
+    max_characters: PositiveInt | None = Field(
+        None, description="Longer documents are left out and counted as too_long; null: none is."
+    )
+    boilerplate: bool = Field(
+        True, description="Take out Project Gutenberg's headers, credits and footers."
+    )
     unwrap: bool = Field(
         True, description="Join hard-wrapped lines of a paragraph; blank lines stay breaks."
     )
     nfc: bool = Field(True, description="Compose characters (Unicode NFC): one spelling a word.")
     deduplicate: bool = Field(True, description="Keep one of several equal documents.")
+    near_duplicates: NearDuplicatesConfig = NearDuplicatesConfig()
+    quality: QualityConfig = QualityConfig()
+    languages: tuple[str, ...] = Field(
+        (),
+        description="Keep documents in these languages (ISO 639: [en, de]); empty: all. Needs the "
+        "extra: pip install 'clozeline[languages]'.",
+    )
+    min_language_probability: Share = Field(
+        0.5, description="Documents whose language is less certain are left out."
+    )
     sentences: Literal["icu", "lines"] = Field(
         "icu", description="icu: ICU rules with abbreviations; lines: a sentence a line."
     )
@@ -190,11 +344,32 @@ class CorpusConfig(Group):
             )
         return self
 
+    @model_validator(mode="after")
+    def _lengths(self) -> Self:
+        if self.max_characters is not None and self.max_characters < self.min_characters:
+            raise ValueError(
+                f"corpus.min_characters={self.min_characters} is above corpus.max_characters="
+                f"{self.max_characters}: no document would be left"
+            )
+        return self
+
 
 class VocabConfig(Group):
     """The WordPiece vocabulary."""
 
+    model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True)
+
+    from_: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        alias="from",
+        description="An existing vocabulary, used as it is: a vocab.txt, a tokenizer.json or a "
+        "transformers folder, whose settings of case and accents win over those here. "
+        "null: trained on the corpus.",
+    )
     size: PositiveInt = Field(30_522, description="Entries, special tokens included.")
+    required: tuple[str, ...] = Field(
+        (), description="Words that must be entries, never split; right after the special tokens."
+    )
     lowercase: bool = Field(True, description="Lower-case the text (BERT uncased).")
     strip_accents: bool | None = Field(
         None, description="Remove accents; null: as lowercase says, BERT's rule."
@@ -208,12 +383,44 @@ class VocabConfig(Group):
     limit_alphabet: PositiveInt = Field(
         1000, description="Characters kept, most frequent first; others become [UNK]."
     )
+    max_words: PositiveInt = Field(
+        1_000_000,
+        description="Distinct words that are trained on, most frequent first: a million take about "
+        "1 GB of memory.",
+    )
     max_word_characters: PositiveInt = Field(
         100, description="Longer words become [UNK] (WordPiece's max_input_chars_per_word)."
     )
 
+    @field_validator("required")
+    @classmethod
+    def _whole_tokens(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for index, token in enumerate(value):
+            if not token or token.split() != [token]:
+                raise ValueError(f"vocab.required: {token!r} is not one word: leave it out")
+            if token in value[:index] or token in SPECIAL_TOKENS:
+                where = "twice" if token in value[:index] else "in every vocabulary anyway"
+                raise ValueError(f"vocab.required: {token!r} stands {where}: leave it out")
+        return value
+
+    @model_validator(mode="after")
+    def _existing_is_used_as_it_is(self) -> Self:
+        if self.from_ is not None and self.required:
+            raise ValueError(
+                f"vocab.required adds entries, and vocab.from={self.from_} is used as it is: leave "
+                "one of them out"
+            )
+        return self
+
     @model_validator(mode="after")
     def _more_than_specials(self) -> Self:
+        if self.from_ is not None:
+            return self  # its size is that of the files
+        if self.required and self.size <= len(SPECIAL_TOKENS) + len(self.required):
+            raise ValueError(
+                f"vocab.size={self.size} must be above the {len(SPECIAL_TOKENS)} special and "
+                f"{len(self.required)} required tokens: raise vocab.size"
+            )
         if self.size <= len(SPECIAL_TOKENS):
             raise ValueError(
                 f"vocab.size={self.size} must be above the {len(SPECIAL_TOKENS)} special tokens "
@@ -357,6 +564,11 @@ class SpeedConfig(Group):
     """Changes not a bit."""
 
     batch_mb: Annotated[float, Field(gt=0)] = Field(4.0, description="Text a step inside a shard.")
+    tokenizer: Literal["auto", "nanotoken", "dictionary", "tokenizers"] = Field(
+        "auto",
+        description="Which engine makes ids, all the same ones: auto is the fastest that is "
+        "installed and equals tokenizers on a sample of each shard.",
+    )
     prefetch_batches: Count = Field(4, description="Global batches read ahead in training.")
 
 

@@ -20,19 +20,22 @@ from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ObjectiveConfig, PairsConfig
 from stages.parallel import JobFailed, Record, run_jobs
 from stages.tables import ROW_GROUP_ROWS, shard_files, write_table
+from stages.text.engines import EngineFailed
 from stages.text.full_sentences import SentencePlan, full_sentences
 from stages.text.pairing import NoPairsError, PairPlan, Sentences, make_pairs
+from stages.text.parity import Wanted, choose_engine
 from stages.text.random import Stream
 from stages.text.rows import gather
 from stages.text.tokenizer_files import vocabulary_digest
-from stages.text.wordpiece import Difference, Encoded
+from stages.text.wordpiece import Encoded
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 GATHER_ROWS = 16_384
 LENGTH_BIN = 16
 SAMPLES = 4
 PARITY_DOCUMENTS = 64
-"""Documents of each shard that are also tokenised by `tokenizers`, id for id."""
+PARITY_CHARACTERS = 4_000
+"""Beginnings of documents of each shard that are also tokenised by `tokenizers`, id for id."""
 LEAST_VALIDATION_TOKENS = 10_000
 NOTABLE_UNUSED_SHARE = 0.2
 """More tokens than this without a partner are worth a word to the person who runs it."""
@@ -64,11 +67,17 @@ def run(context: Context) -> Result:
         "config": config,
         "nsp": objective.nsp,
         "seed": context.node.config["seeds"]["pairs"],
+        "engine": context.node.settings["speed"]["tokenizer"],
     }
+    noted: set[str] = set()
     for record in run_jobs(context, "stages.pairs:PairMaker", arguments, jobs):
         context.progress.advance(1)
         for note in record["notes"]:
-            context.progress.note(note)
+            # Once an engine, not once a shard: `figures` says how many shards each engine took.
+            subject = note.partition(":")[0]
+            if subject not in noted:
+                context.progress.note(note)
+            noted.add(subject)
     parts = {name: dict(part.figures) for name, part in context.output.finished().items()}
     result = _result(parts, objective.nsp, config)
     unused = result.counts.get("no_partner", 0) / max(1, result.counts["in"])
@@ -92,12 +101,14 @@ class PairMaker:
         config: PairsConfig,
         nsp: bool,
         seed: int,
+        engine: Wanted = "auto",
     ) -> None:
         self._shard = shard
         self._output = output
         self._config = config
         self._nsp = nsp
         self._seed = seed
+        self._engine = engine
         self._tokenizer = load_tokenizer(vocab)
         self._metadata = {DIGEST_KEY: vocabulary_digest(self._tokenizer).encode()}
 
@@ -109,14 +120,15 @@ class PairMaker:
             table = pq.read_table(source, columns=["document", "text", "sentence_ends"])
         table = table.combine_chunks()
         documents = table["document"].combine_chunks()
-        notes = self._check_parity(name, table["text"])
-        encoded = self._encode(table)
+        notes = self._check_parity(table["text"])
+        encoded = self._encode(table, notes)
         tokenised = time.perf_counter()
         plan = self._plan(name, copy, encoded, documents)
         planned = time.perf_counter()
         figures = _figures(plan, encoded)
         figures |= {
             "bytes/in": table["text"].nbytes,
+            "engine": self._tokenizer.engine,
             "seconds/tokenise": tokenised - began,
             "seconds/pair": planned - tokenised,
         }
@@ -130,24 +142,19 @@ class PairMaker:
         )
         return {"rows": part.rows, "notes": notes}
 
-    def _check_parity(self, name: str, texts: pa.ChunkedArray) -> list[str]:
+    def _check_parity(self, texts: pa.ChunkedArray) -> list[str]:
         # A fast engine that differs anywhere is not used for this shard; the slow one defines ids.
-        sample = [str(text)[:20_000] for text in texts[:PARITY_DOCUMENTS].to_pylist()]
-        self._tokenizer.engine = "dictionary"
-        differences: list[Difference] = self._tokenizer.parity_check(sample)
-        if not differences:
-            return []
-        self._tokenizer.engine = "tokenizers"
-        example = differences[0].text[:80]
-        return [
-            f"{name}: the fast tokeniser differs from tokenizers on {len(differences)} of "
-            f"{len(sample)} documents (e.g. {example!r}); tokenizers is used for this shard"
-        ]
+        sample = [str(text)[:PARITY_CHARACTERS] for text in texts[:PARITY_DOCUMENTS].to_pylist()]
+        return choose_engine(self._tokenizer, self._engine, sample)
 
-    def _encode(self, table: pa.Table) -> Encoded:
-        return self._tokenizer.encode(
-            table["text"].combine_chunks(), table["sentence_ends"].combine_chunks()
-        )
+    def _encode(self, table: pa.Table, notes: list[str]) -> Encoded:
+        texts, ends = table["text"].combine_chunks(), table["sentence_ends"].combine_chunks()
+        try:
+            return self._tokenizer.encode(texts, ends)
+        except EngineFailed as error:
+            notes.append(f"tokeniser {self._tokenizer.engine} is not used: {error}")
+            self._tokenizer.engine = "dictionary"
+            return self._tokenizer.encode(texts, ends)
 
     def _plan(
         self, name: str, copy: int, encoded: Encoded, documents: pa.Array
@@ -279,6 +286,8 @@ def _result(parts: Mapping[str, Mapping[str, Any]], nsp: bool, config: PairsConf
         for step in ("tokenise", "pair", "gather_and_write")
     }
     figures |= {f"seconds/{step}": value for step, value in seconds.items()}
+    engines = Counter(f.get("engine", "dictionary") for f in parts.values())
+    figures |= {f"shards/{engine}": n for engine, n in sorted(engines.items())}
     figures["bytes/in"] = sum(f["bytes/in"] for f in parts.values())
     if sum(seconds.values()):
         figures["mb_per_second_core"] = figures["bytes/in"] / 1e6 / sum(seconds.values())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -165,11 +165,14 @@ def _plan(context: Context, threads: int, use_gpu: bool) -> Plan:
     )
 
 
-def model_config(plan: Plan, vocab_size: int) -> BertConfig:
+def model_config(plan: Plan, vocab: Sequence[str]) -> BertConfig:
     """The model's shape from the node's config and the vocabulary."""
     shape = ModelConfig.model_validate(plan.config["model"])
     return BertConfig(
-        vocab_size=vocab_size, nsp=plan.config["objective"]["nsp"], **shape.model_dump()
+        vocab_size=len(vocab),
+        pad_token_id=vocab.index("[PAD]"),
+        nsp=plan.config["objective"]["nsp"],
+        **shape.model_dump(),
     )
 
 
@@ -219,7 +222,7 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
     fs, data = plan.mask.fs, plan.mask.data
     heldout = [f"{plan.heldout.data}/{n}" for n in shard_files(plan.heldout, "validation")]
     job = TrainJob(
-        model=model_config(plan, len(tokenizer.vocab)),
+        model=model_config(plan, tokenizer.vocab),
         train=train,
         rounding=Rounding(
             micro_batch_tokens=rounding.micro_batch_tokens,

@@ -39,9 +39,10 @@ class VocabularyTooSmall(ValueError):  # noqa: N818 - reads as a sentence
     def __init__(self, size: int, specials: int, symbols: int, limit_alphabet: int) -> None:
         self.needed = specials + symbols
         super().__init__(
-            f"vocab.size={size} is too small: {specials} special tokens and {symbols} single "
-            f"characters (at a word's beginning and inside) need {self.needed}. Raise vocab.size "
-            f"to {self.needed} or more, or lower vocab.limit_alphabet (now {limit_alphabet})"
+            f"vocab.size={size} is too small: {specials} special or required tokens and {symbols} "
+            f"single characters (at a word's beginning and inside) need {self.needed}. Raise "
+            f"vocab.size to {self.needed} or more, or lower vocab.limit_alphabet (now "
+            f"{limit_alphabet})"
         )
 
 
@@ -97,6 +98,7 @@ def train(
     size: int,
     *,
     special_tokens: Sequence[str] = SPECIAL_TOKENS,
+    required: Sequence[str] = (),
     limit_alphabet: int = 1000,
     min_frequency: int = 2,
     max_word_characters: int = 100,
@@ -112,30 +114,38 @@ def train(
         counts: int64 [n], how often each occurs.
         size: entries of the vocabulary, special tokens included. It ends smaller when no pair
             occurs `min_frequency` times any more.
-        special_tokens: first in the vocabulary, in this order; other required tokens may follow.
+        special_tokens: first in the vocabulary, in this order.
+        required: entries that follow them. Such a word is never split, so it takes no part in
+            merging; its characters count for the alphabet.
         limit_alphabet: characters kept, the most frequent; ties by code point.
         min_frequency: pairs seen less often are not merged.
         max_word_characters: as the tokeniser's.
 
     Returns:
-        The tokens by id: special tokens, characters by code point, "##" characters by code point,
-        then merges in the order they were made.
+        The tokens by id: special and required tokens, characters by code point, "##" characters by
+        code point, then merges in the order they were made.
 
     Raises:
-        VocabularyTooSmall: special tokens and characters alone need more than `size`.
+        VocabularyTooSmall: special and required tokens and characters alone need more than `size`.
     """
-    spelling, report = _spell(words, counts, limit_alphabet, max_word_characters)
-    symbols = [symbol for symbol in spelling.symbols if symbol not in special_tokens]
-    if len(special_tokens) + len(symbols) > size:
-        raise VocabularyTooSmall(size, len(special_tokens), len(symbols), limit_alphabet)
-    merger = Merger(spelling, [*special_tokens, *symbols])
+    spelling, report = _spell(words, counts, limit_alphabet, max_word_characters, required)
+    first = [*special_tokens, *required]
+    given = set(first)
+    symbols = [symbol for symbol in spelling.symbols if symbol not in given]
+    if len(first) + len(symbols) > size:
+        raise VocabularyTooSmall(size, len(first), len(symbols), limit_alphabet)
+    merger = Merger(spelling, [*first, *symbols])
     merge_counts = merger.run(size, min_frequency)
     last = merge_counts[-1] if merge_counts else 0
     return merger.tokens, replace(report, merges=len(merge_counts), last_merge_count=last)
 
 
 def _spell(
-    words: pa.StringArray, counts: Int64Array, limit_alphabet: int, max_word_characters: int
+    words: pa.StringArray,
+    counts: Int64Array,
+    limit_alphabet: int,
+    max_word_characters: int,
+    required: Sequence[str],
 ) -> tuple[Spelling, TrainingReport]:
     """Choose the alphabet and write the words in it. The report still lacks the merges."""
     if counts.size and counts.min() < 1:
@@ -149,7 +159,7 @@ def _spell(
 
     text = text_buffer(words)[0].tobytes().decode()
     characters = np.frombuffer(text.encode("utf-32-le"), "<u4")
-    owner = np.repeat(np.arange(len(words)), length)
+    owner = np.repeat(np.arange(len(words), dtype=np.int32), length)
     weight = counts[owner]
     mass = np.zeros(sys.maxunicode + 1, np.int64)
     np.add.at(mass, characters, weight)
@@ -161,10 +171,12 @@ def _spell(
     symbol_of[alphabet] = np.arange(alphabet.size)
     symbol = symbol_of[characters]
     is_dropped_word = np.bincount(owner[symbol < 0], minlength=len(words)) > 0
-    is_kept = ~is_dropped_word[owner]
     begins = np.diff(owner, prepend=-1) > 0
+    is_kept = ~is_dropped_word[owner]
+    inside = np.flatnonzero(np.bincount(symbol[is_kept & ~begins], minlength=alphabet.size))
+    is_required = pc.is_in(words, pa.array(required, pa.string())).to_numpy(zero_copy_only=False)
+    is_kept &= ~is_required[owner]
     symbol, weight, begins = symbol[is_kept], weight[is_kept], begins[is_kept]
-    inside = np.flatnonzero(np.bincount(symbol[~begins], minlength=alphabet.size))
     inside_symbol = np.full(alphabet.size, -1, np.int32)
     inside_symbol[inside] = alphabet.size + np.arange(inside.size)
     symbol[~begins] = inside_symbol[symbol[~begins]]

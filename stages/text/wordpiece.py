@@ -1,10 +1,8 @@
-"""Text to WordPiece ids, each distinct chunk of text tokenised once.
+"""Text to WordPiece ids, sentence by sentence, by the fastest engine that is exact.
 
-`tokenizers` (BertNormalizer, BertPreTokenizer, WordPiece) says what the ids are. The dictionary
-engine cuts a batch into chunks (`stages.text.words.cut`), sends the chunks it has not seen before
-through `tokenizers`, and gathers the ids of all others from a table that it keeps between batches.
-The plain engine sends every sentence through `tokenizers`: slow, and the one to fall back on when
-`Tokenizer.parity_check` finds a difference.
+`tokenizers` (BertNormalizer, BertPreTokenizer, WordPiece) says what the ids are; the faster engines
+of `stages.text.engines` are held against it by `Tokenizer.parity_check`, and not used where they
+differ.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +20,14 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from stages.text.buffers import text_buffer
+from stages.text.engines import (
+    BlockEncoder,
+    Dictionary,
+    Engine,
+    Ids,
+    Nanotoken,
+    Plain,
+)
 from stages.text.special_tokens import SPECIAL_TOKENS
 from stages.text.words import (
     SEPARATOR,
@@ -29,19 +35,11 @@ from stages.text.words import (
     Int64Array,
     Normalisation,
     blocks,
-    cut,
-    joined,
     normaliser,
 )
 
 UNKNOWN_TOKEN = "[UNK]"
 CONTINUATION = "##"
-CACHE_CHUNKS = 1_000_000
-CACHE_BYTES = 64_000_000
-"""The dictionary is emptied when it passes either figure: about 200 MB of memory at most."""
-
-Engine = Literal["dictionary", "tokenizers"]
-Ids = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
 _UNUSED = re.compile(r"\[unused\d+\]")
 
@@ -77,13 +75,13 @@ class Tokenizer:
     """WordPiece over a vocabulary. Special tokens are never made from text.
 
     "[MASK]" in a text is two brackets and letters. The one special id that text can give is
-    [UNK], for a word that the vocabulary cannot spell. Picklable; the dictionary is not pickled.
+    [UNK], for a word that the vocabulary cannot spell. Picklable; what engines keep is not pickled.
 
     Attributes:
         vocab: the tokens by id.
         normalisation: what is done to text first.
         max_word_characters: longer words (after normalisation) become [UNK].
-        engine: "dictionary" or "tokenizers"; both give the same ids.
+        engine: one of ENGINES; all give the same ids.
         unknown_id: the id of [UNK].
         is_continuation: bool [V], tokens that begin with "##".
         is_special: bool [V], the special tokens.
@@ -127,19 +125,33 @@ class Tokenizer:
         self._start()
 
     def _start(self) -> None:
+        self._plain = self._reference(self._ids)
+        self._encoders: dict[Engine, BlockEncoder] = {}
+
+    def _encoder(self, engine: Engine) -> BlockEncoder:
+        """An engine, made when it is first asked for.
+
+        Raises:
+            EngineMissing: its library cannot be used here.
+        """
+        if engine not in self._encoders:
+            self._encoders[engine] = self._make(engine)
+        return self._encoders[engine]
+
+    def _make(self, engine: Engine) -> BlockEncoder:
+        if engine == "tokenizers":
+            return Plain(self._plain)
+        if engine == "nanotoken":
+            return Nanotoken(self._plain)
         # With a separator of its own in the vocabulary, one call can hold many chunks. No other
         # word's pieces change by it: the pre-tokeniser lets no word but "|" itself hold a "|".
-        self._separator_id = self._ids.get(SEPARATOR, len(self.vocab))
-        self._plain = self._reference(self._ids)
-        self._grouped = self._reference({**self._ids, SEPARATOR: self._separator_id})
-        self._forget()
-
-    def _forget(self) -> None:
-        """Empty the dictionary; it always knows the separator itself."""
-        self._known: dict[bytes, int] = {}
-        self._known_bytes = 0
-        self._pieces: Ids = np.array([self._ids.get(SEPARATOR, self.unknown_id)], np.uint32)
-        self._piece_offsets: Int64Array = np.array([0, 1], np.int64)
+        separator_id = self._ids.get(SEPARATOR, len(self.vocab))
+        return Dictionary(
+            self._reference({**self._ids, SEPARATOR: separator_id}),
+            separator_id,
+            self._ids.get(SEPARATOR, self.unknown_id),
+            self.normalisation,
+        )
 
     def _reference(self, vocab: dict[str, int]) -> tokenizers.Tokenizer:
         """`tokenizers`' own pipeline, without added tokens, so that text never makes one."""
@@ -152,7 +164,7 @@ class Tokenizer:
         return tokenizer
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = {"_plain", "_grouped", "_known", "_known_bytes", "_pieces", "_piece_offsets"}
+        left_out = {"_plain", "_encoders"}
         return {key: value for key, value in self.__dict__.items() if key not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -170,11 +182,12 @@ class Tokenizer:
 
         Raises:
             ValueError: nulls, ends out of order or outside of the text, text after the last end.
+            EngineMissing: the engine's library cannot be used here.
         """
         data, offsets = text_buffer(texts)
         ends, counts = _sentence_ends(sentence_ends, data, offsets)
         first_sentence = _offsets(counts)
-        encode_block = self._encode_plain if self.engine == "tokenizers" else self._encode_block
+        encode_block = self._encoder(self.engine)
         ids: list[Ids] = [np.zeros(0, np.uint32)]
         lengths: list[Int64Array] = [np.zeros(0, np.int64)]
         for first, last in blocks(offsets):
@@ -195,77 +208,12 @@ class Tokenizer:
             dropped_sentences=int(kept.size - kept_before[-1]),
         )
 
-    def _encode_block(
-        self, data: ByteArray, begins: Int64Array, ends: Int64Array
-    ) -> tuple[Ids, Int64Array]:
-        """Ids of a block, and how many tokens each sentence has."""
-        chunks = cut(data, np.concatenate([begins, ends]), self.normalisation)
-        known = self._look_up(chunks.distinct.to_pylist())
-        first_piece = self._piece_offsets[known]
-        piece_count = self._piece_offsets[known + 1] - first_piece
-        count = piece_count[chunks.indices]
-        offsets = _offsets(count)
-        where = np.repeat(first_piece[chunks.indices] - offsets[:-1], count)
-        where += np.arange(where.size)
-        borders = offsets[np.searchsorted(chunks.starts, ends)]
-        return self._pieces[where], np.diff(borders, prepend=0)
-
-    def _look_up(self, chunks: list[bytes]) -> Int64Array:
-        """Rows of the dictionary for distinct chunks; new ones are tokenised and added."""
-        if len(self._known) > CACHE_CHUNKS or self._known_bytes > CACHE_BYTES:
-            self._forget()
-        known = self._known
-        separator = SEPARATOR.encode()
-        new: list[bytes] = []
-        for chunk in chunks:
-            if chunk not in known:
-                if chunk.rstrip(b" ") == separator:
-                    known[chunk] = 0
-                else:
-                    new.append(chunk)
-        if new:
-            row = len(self._piece_offsets) - 1
-            self._learn([chunk.decode() for chunk in new])
-            known.update(zip(new, range(row, row + len(new)), strict=True))
-            self._known_bytes += sum(map(len, new))
-        return np.fromiter(map(known.__getitem__, chunks), np.int64, len(chunks))
-
-    def _learn(self, chunks: list[str]) -> None:
-        """Tokenise new chunks and append them to the table."""
-        parts: list[npt.NDArray[np.int64]] = []
-        for size, text in joined(chunks):
-            encoding = self._grouped.encode(text, add_special_tokens=False)
-            part = np.array([*encoding.ids, self._separator_id], np.int64)
-            parts.append(part)
-            found = int((part == self._separator_id).sum())
-            if found != size:
-                raise AssertionError(f"{size} chunks went in and {found} came out")
-        flat = np.concatenate(parts)
-        is_separator = flat == self._separator_id
-        counts = np.diff(np.flatnonzero(is_separator), prepend=-1) - 1
-        self._pieces = np.concatenate([self._pieces, flat[~is_separator].astype(np.uint32)])
-        self._piece_offsets = np.concatenate(
-            [self._piece_offsets, self._piece_offsets[-1] + np.cumsum(counts)]
-        )
-
-    def _encode_plain(
-        self, data: ByteArray, begins: Int64Array, ends: Int64Array
-    ) -> tuple[Ids, Int64Array]:
-        """As `_encode_block`, every sentence through `tokenizers`."""
-        text = data.tobytes()
-        starts = np.concatenate([[0], ends[:-1]]) if ends.size else ends
-        sentences = [
-            text[a:b].decode() for a, b in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
-        encodings = self._plain.encode_batch_fast(sentences, add_special_tokens=False)
-        rows = [encoding.ids for encoding in encodings]
-        return (
-            np.fromiter((i for row in rows for i in row), np.uint32),
-            np.array([len(row) for row in rows], np.int64),
-        )
-
     def parity_check(self, texts: Sequence[str]) -> list[Difference]:
-        """Compare the dictionary engine with `tokenizers` on whole texts; [] when all is well."""
+        """Compare the engine with `tokenizers` on whole texts; [] when all is well.
+
+        Raises:
+            EngineMissing: the engine's library cannot be used here.
+        """
         column = pa.array(texts, pa.large_string())
         _, offsets = text_buffer(column)
         lengths = np.diff(offsets)

@@ -24,6 +24,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from stages.text.buffers import text_buffer
+from stages.text.word_counts import merge_counts, sum_by_name
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
@@ -44,7 +45,6 @@ _KIND = np.zeros(256, np.uint8)
 _KIND[list(b" \t\n\r")] = _SPACE  # the only control characters that BERT does not remove
 _KIND[list(string.punctuation.encode())] = _ALONE
 _TO_SPACE = bytes(0x20 if byte in b"\t\n\r" else byte for byte in range(256))
-_LARGEST_TOTAL = 9.2e18  # below 2^63, so that adding up in float64 is good enough to refuse
 # U+5000 to U+9FFF: all of them ideographs, and these bytes begin nothing else.
 _FIRST_IDEOGRAPH_LEAD, _LAST_IDEOGRAPH_LEAD = 0xE5, 0xE9
 
@@ -182,42 +182,8 @@ def count_words(texts: pa.Array, normalisation: Normalisation) -> tuple[pa.Strin
         chunks = cut(data[begin:end], offsets[first:last] - begin, normalisation)
         counts = np.bincount(chunks.indices, minlength=len(chunks.distinct)).astype(np.int64)
         parts.append((chunks.distinct, counts))
-    chunk_names, chunk_counts = _sum_by_name(parts, pa.binary())
+    chunk_names, chunk_counts = sum_by_name(parts, pa.binary())
     return _words_of_chunks(chunk_names, chunk_counts, normalisation)
-
-
-def merge_counts(
-    parts: Sequence[tuple[pa.StringArray, Int64Array]],
-) -> tuple[pa.StringArray, Int64Array]:
-    """Add up counts of words; the result depends on neither the order nor the number of parts.
-
-    Args:
-        parts: (words, int64 counts) of each part; words need not be sorted or distinct.
-
-    Returns:
-        The distinct words, sorted by code points, and their int64 counts.
-
-    Raises:
-        OverflowError: all counts together come near 2^63.
-    """
-    return _sum_by_name(parts, pa.string())
-
-
-def _sum_by_name(
-    parts: Sequence[tuple[pa.Array, Int64Array]], kind: pa.DataType
-) -> tuple[pa.Array, Int64Array]:
-    """Sum counts by name; names sorted by their bytes."""
-    if sum(float(counts.sum(dtype=np.float64)) for _, counts in parts) > _LARGEST_TOTAL:
-        raise OverflowError(f"the counts together pass {_LARGEST_TOTAL:g}, what 64 bits hold")
-    names = pa.chunked_array([part for part, _ in parts], kind)
-    counts = pa.chunked_array([pa.array(counts, pa.int64()) for _, counts in parts], pa.int64())
-    table = pa.table({"name": names, "count": counts})
-    summed = table.group_by("name", use_threads=False).aggregate([("count", "sum")])
-    summed = summed.sort_by("name")
-    return (
-        summed["name"].combine_chunks(),
-        summed["count_sum"].combine_chunks().to_numpy().astype(np.int64),
-    )
 
 
 def _words_of_chunks(

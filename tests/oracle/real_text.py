@@ -6,6 +6,8 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,3 +52,21 @@ def google_vocab(name: str) -> list[str]:
     """One of Google's BERT vocabularies ("uncased", "cased", "chinese")."""
     path = shared_data() / "vocab" / f"bert-base-{name}-vocab.txt"
     return path.read_bytes().decode().removesuffix("\n").split("\n")
+
+
+def whole_corpora() -> dict[str, list[str]]:
+    """Every corpus of the folder, by file: documents of JSONL and Parquet, else paragraphs."""
+    folder = shared_data() / "corpora"
+    found: dict[str, list[str]] = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        if path.suffix == ".parquet":
+            texts = pq.read_table(path, columns=["text"])["text"].to_pylist()
+        else:
+            with pa.input_stream(str(path), compression="detect") as stream:
+                content = stream.read().decode("utf-8-sig", "replace")
+            if ".jsonl" in path.name:
+                texts = [json.loads(line)["text"] for line in content.split("\n") if line]
+            else:
+                texts = [part for part in content.split("\n\n") if part.strip()]
+        found[path.relative_to(folder).as_posix()] = texts
+    return found

@@ -1,5 +1,7 @@
 """Composition, origins and the messages of wrong configurations."""
 
+import functools
+import operator
 from pathlib import Path
 
 import pytest
@@ -69,14 +71,19 @@ def test_every_packaged_option_is_valid(group: str, option: str) -> None:
 @pytest.mark.parametrize(("group", "option"), [pair for pair in OPTIONS if pair[0] != "experiment"])
 def test_every_packaged_value_arrives(group: str, option: str) -> None:
     """A key that composing dropped or put elsewhere would not be where the file says it is."""
-    wanted = yaml.safe_load((PACKAGED / group / f"{option}.yaml").read_text("utf-8"))
+    text = (PACKAGED / group / f"{option}.yaml").read_text("utf-8")
+    wanted = yaml.safe_load(text)
+    # A group may stand inside of another: `# @package corpus.quality`.
+    package = text.partition("@package ")[2].partition("\n")[0] or group
     found = compose([f"{group}={option}", *books(group, option)], None, Config)
-    tree = found.config.model_dump(mode="json")[group]
+    tree = functools.reduce(
+        operator.getitem, package.split("."), found.config.model_dump(mode="json")
+    )
     for key, value in wanted.items():
         if (group, key) != ("corpus", "paths"):
             # PyYAML reads 1e-4 as text; Hydra's loader does not.
             assert tree[key] == (float(value) if isinstance(tree[key], float) else value)
-            assert found.origins[f"{group}.{key}"] == f"conf/{group}/{option}.yaml"
+            assert found.origins[f"{package}.{key}"] == f"conf/{group}/{option}.yaml"
 
 
 def test_whole_word_masks() -> None:

@@ -162,6 +162,19 @@ def test_required_tokens_stand_first_and_once() -> None:
     assert report.merges == 3
 
 
+def test_required_words_are_never_split_and_teach_nothing() -> None:
+    counted = {"covid": 1_000, "covids": 3, "çay": 50, "bid": 4}
+    tokens, report = train(*arrays(counted), 40, required=["covid", "çay", "##ids"])
+    assert tokens[5:8] == ["covid", "çay", "##ids"]
+    # The characters of a required word spell others; what was merged comes from "covids" and "bid".
+    assert {"ç", "##y", "##d"} <= set(tokens)
+    assert report.last_merge_count <= 7
+    coverage = word_coverage(tokens, *arrays({"covid": 1, "çay": 1}))
+    assert coverage.single_piece_share == 1
+    with pytest.raises(VocabularyTooSmall, match="8 special or required"):
+        train(*arrays(counted), 9, required=["covid", "çay", "##ids"])
+
+
 def test_nothing_to_learn_from() -> None:
     tokens, report = train(pa.array([], pa.string()), np.zeros(0, np.int64), 100)
     assert tokens == list(SPECIAL_TOKENS)

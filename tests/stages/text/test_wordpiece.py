@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import pickle
 import re
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -10,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.text import wordpiece
-from stages.text.wordpiece import SPECIAL_TOKENS, Encoded, Engine, Tokenizer
+from stages.text import engines
+from stages.text.engines import ENGINES, Engine
+from stages.text.wordpiece import SPECIAL_TOKENS, Encoded, Tokenizer
 from stages.text.words import Normalisation, split_words
 from tests.oracle.plain_wordpiece import pieces
 from tests.oracle.real_text import google_vocab, paragraphs
+from tests.oracle.unicode_strings import unicode_strings
 
+INSTALLED = [e for e in ENGINES if e != "nanotoken" or importlib.util.find_spec(e)]
 UNCASED = Normalisation()
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 VOCAB = [
@@ -50,7 +55,7 @@ def assert_equal(one: Encoded, other: Encoded) -> None:
     assert one.dropped_sentences == other.dropped_sentences
 
 
-@pytest.mark.parametrize("engine", ["dictionary", "tokenizers"])
+@pytest.mark.parametrize("engine", INSTALLED)
 def test_documents_sentences_and_what_is_dropped(engine: Engine) -> None:
     tokenizer = Tokenizer(VOCAB, UNCASED, engine=engine)
     documents = [["The rabbit. ", "\x00 \n", "Alice!"], [], ["\u200b"], ["Al", "ice"]]
@@ -64,7 +69,7 @@ def test_documents_sentences_and_what_is_dropped(engine: Engine) -> None:
     assert encoded.document_offsets.tolist() == [0, 2, 2, 2, 4]
 
 
-@pytest.mark.parametrize("engine", ["dictionary", "tokenizers"])
+@pytest.mark.parametrize("engine", INSTALLED)
 def test_text_never_makes_a_special_token(engine: Engine) -> None:
     tokenizer = Tokenizer(VOCAB, UNCASED, engine=engine)
     encoded = encode(tokenizer, [["[MASK] [SEP][PAD] [unused0]"]])
@@ -114,9 +119,10 @@ def test_engines_agree_on_any_text(documents: list[list[str]]) -> None:
         Normalisation(False, False, True),
         Normalisation(True, False, False),
     ):
-        fast = Tokenizer(VOCAB, normalisation, 20)
-        plain = Tokenizer(VOCAB, normalisation, 20, engine="tokenizers")
-        assert_equal(encode(fast, documents), encode(plain, documents))
+        tokenizer = Tokenizer(VOCAB, normalisation, 20, engine="tokenizers")
+        expected = encode(tokenizer, documents)
+        for tokenizer.engine in INSTALLED[:-1]:
+            assert_equal(encode(tokenizer, documents), expected)
 
 
 @settings(deadline=None)
@@ -144,49 +150,47 @@ def test_engines_agree_on_real_text(
     language: str, vocab: str, normalisation: Normalisation
 ) -> None:
     documents = [re.split(r"(?<=[.!?。] )|(?<=\n)", p) for p in paragraphs(language, 100_000)]
-    tokens = google_vocab(vocab)
-    fast = Tokenizer(tokens, normalisation)
-    plain = Tokenizer(tokens, normalisation, engine="tokenizers")
-    encoded = encode(fast, documents)
-    assert encoded.ids.size > 10_000
-    assert_equal(encoded, encode(plain, documents))
-    assert_equal(encoded, encode(fast, documents))  # once more, from the dictionary
+    tokenizer = Tokenizer(google_vocab(vocab), normalisation, engine="tokenizers")
+    expected = encode(tokenizer, documents)
+    assert expected.ids.size > 10_000
+    for tokenizer.engine in (*INSTALLED[:-1], *INSTALLED[:-1]):  # again, from what they keep
+        assert_equal(encode(tokenizer, documents), expected)
 
 
-@pytest.mark.slow
-def test_engines_agree_on_fifty_thousand_random_strings() -> None:
-    random = np.random.default_rng(20_000)
-    planes = [(0, 0x80), (0x80, 0x500), (0x500, 0x3000), (0x3000, 0xD800), (0xE000, 0x110000)]
-    strings = []
-    for _ in range(50_000):
-        first, last = planes[random.integers(len(planes))]
-        codes = random.integers(first, last, random.integers(1, 12))
-        codes = np.where(
-            random.random(codes.size) < 0.3, random.integers(0, 128, codes.size), codes
-        )
-        strings.append("".join(chr(c) for c in codes if not 0xD800 <= c < 0xE000))
-    for normalisation in (UNCASED, Normalisation(False, False)):
-        tokenizer = Tokenizer(google_vocab("uncased"), normalisation)
+@pytest.mark.parametrize("engine", INSTALLED[:-1])
+def test_engines_agree_on_generated_strings(engine: Engine) -> None:
+    # bench/parity.py tries 50,000 of them, and every code point.
+    strings = unicode_strings(3_000)
+    for lowercase, strip, chinese in itertools.product((True, False), repeat=3):
+        normalisation = Normalisation(lowercase, strip, chinese)
+        tokenizer = Tokenizer(google_vocab("uncased"), normalisation, engine=engine)
         assert tokenizer.parity_check(strings) == []
+
+
+def plant_a_fault(tokenizer: Tokenizer) -> None:
+    """The word learned last becomes "a"."""
+    dictionary = cast(engines.Dictionary, tokenizer._encoder("dictionary"))
+    dictionary._pieces = dictionary._pieces.copy()
+    dictionary._pieces[-1] = VOCAB.index("a")
 
 
 def test_parity_check_finds_a_planted_difference() -> None:
     tokenizer = Tokenizer(VOCAB, UNCASED)
     assert tokenizer.parity_check(["the rabbit", "Alice", ""]) == []
-    tokenizer._pieces = tokenizer._pieces.copy()
-    tokenizer._pieces[-1] = VOCAB.index("a")
+    plant_a_fault(tokenizer)
     differences = tokenizer.parity_check(["the rabbit", "Alice", ""])
     assert [d.text for d in differences] == ["Alice"]
     assert differences[0].reference == [VOCAB.index("al"), VOCAB.index("##ice")]
 
 
 def test_dictionary_stays_bounded_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wordpiece, "CACHE_CHUNKS", 3)
+    monkeypatch.setattr(engines, "CACHE_CHUNKS", 3)
     tokenizer = Tokenizer(VOCAB, UNCASED)
+    dictionary = cast(engines.Dictionary, tokenizer._encoder("dictionary"))
     plain = Tokenizer(VOCAB, UNCASED, engine="tokenizers")
     for text in ["a b c d|", "the rabbit", "e f", "a | b"]:
         assert_equal(encode(tokenizer, [[text]]), encode(plain, [[text]]))
-        assert len(tokenizer._known) <= 5 and len(tokenizer._piece_offsets) <= 7
+        assert len(dictionary._known) <= 5 and len(dictionary._piece_offsets) <= 7
 
 
 def test_pickles_without_its_dictionary() -> None:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stages.text.word_counts import merge_counts
 from stages.text.words import (
     Normalisation,
     blocks,
     count_words,
     cut,
-    merge_counts,
     normaliser,
     split_words,
     text_buffer,

@@ -1,0 +1,89 @@
+"""Peak resident memory of every process below this one, by what it is and what it was made for."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+EVERY_SECONDS = 0.25
+
+
+@dataclass
+class Seen:
+    """One process: what it is, what ran when it was first seen, its peak in bytes."""
+
+    kind: str
+    stage: str
+    peak: int
+
+
+class Peaks:
+    """Looks at all processes below this one until `close`.
+
+    Args:
+        stage: what is running now; a process belongs to what ran when it was first seen.
+    """
+
+    def __init__(self, stage: Callable[[], str]) -> None:
+        self._stage = stage
+        self._seen: dict[int, Seen] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="peaks", daemon=True)
+        self._thread.start()
+
+    def close(self) -> dict[str, dict[str, int]]:
+        """Stop looking; the largest peak of each kind of process in each stage, in bytes."""
+        self._look()
+        self._stop.set()
+        self._thread.join()
+        largest: dict[str, dict[str, int]] = defaultdict(dict)
+        for seen in self._seen.values():
+            kinds = largest[seen.stage]
+            kinds[seen.kind] = max(kinds.get(seen.kind, 0), seen.peak)
+        return {stage: dict(kinds) for stage, kinds in largest.items()}
+
+    def _run(self) -> None:
+        while not self._stop.wait(EVERY_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        stage = self._stage()
+        own = psutil.Process()
+        for process in (own, *own.children(recursive=True)):
+            try:
+                kind = "driver" if process.pid == own.pid else kind_of(process.cmdline())
+                peak = peak_bytes(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError):
+                continue
+            seen = self._seen.setdefault(process.pid, Seen(kind, stage, 0))
+            if kind == "worker" and seen.kind != "worker":
+                # Until its actor is made, a process of Ray waits under another name.
+                seen.kind, seen.stage = kind, stage
+            seen.peak = max(seen.peak, peak)
+
+
+def kind_of(command: list[str]) -> str:
+    """What a process of Ray does, by its command line."""
+    line = " ".join(command)
+    if "_Call" in line:
+        return "worker"
+    if line.startswith("ray::"):
+        return "other workers of Ray"
+    return "Ray itself" if "ray" in line else "other"
+
+
+def peak_bytes(process: psutil.Process) -> int:
+    """The peak that the kernel keeps, which no look can miss; elsewhere what is resident now."""
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text("utf-8")
+    except OSError:
+        return int(process.memory_info().rss)
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
