@@ -41,6 +41,7 @@ SHARD = Stage(
         "stages.shuffle",
         "stages.tables",
         *_text("listing", "folders", "readers", "records", "streams", "python_docs"),
+        *_text("encodings", "columns", "delimited", "extracted", "mediawiki", "wikicode"),
         *_text("buffers", "cleaning", "unwrapping", "sentences", "abbreviations"),
         *_text("cutting", "sharding", "cuts", "pieces", "sizes"),
     ),

@@ -11,6 +11,7 @@ that is moved as a whole stays the same corpus.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +19,20 @@ from typing import Any, Literal
 
 from stages.text.folders import WILDCARDS, regular_file, split_glob, walk
 
-Format = Literal["text", "sentences", "jsonl", "parquet", "python"]
+Format = Literal[
+    "text",
+    "sentences",
+    "blank_lines",
+    "jsonl",
+    "csv",
+    "tsv",
+    "parquet",
+    "arrow",
+    "mediawiki",
+    "wikiextractor",
+    "wikitext",
+    "python",
+]
 
 ENDINGS: Mapping[str, Format] = {
     ".txt": "text",
@@ -26,9 +40,26 @@ ENDINGS: Mapping[str, Format] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
     ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".xml": "mediawiki",
+    ".tokens": "wikitext",
 }
 """Endings that `auto` reads. `.json` is read as JSON lines."""
+
+NAMES: Mapping[str, Format] = {
+    r"wiki_\d{2,}": "wikiextractor",
+    r".*\.xml-p\d+p\d+": "mediawiki",
+    r"wiki\.(?:train|valid|test)\.raw": "wikitext",
+}
+"""Names (all of one, lower-case, without a compression's ending) that tell a format."""
+
+TEXT_FORMATS: frozenset[str] = frozenset({"sentences", "blank_lines", "wikitext", "wikiextractor"})
+"""Formats whose files may end as plain text."""
 
 COMPRESSIONS: Mapping[str, str] = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 """Endings that may follow those of `ENDINGS`."""
@@ -168,10 +199,11 @@ def file_format(name: str, wanted: str = "auto") -> tuple[Format | None, str]:
     compression = COMPRESSIONS.get(path.suffix, "")
     if compression:
         path = path.with_suffix("")
-    known = ENDINGS.get(path.suffix)
+    named = (format for name, format in NAMES.items() if re.fullmatch(name, path.name))
+    known = next(named, None) or ENDINGS.get(path.suffix)
     if wanted == "auto":
         return known, compression
-    belongs = known is None or known == wanted or (known == "text" and wanted == "sentences")
+    belongs = known is None or known == wanted or (known == "text" and wanted in TEXT_FORMATS)
     return (wanted if belongs else None), compression  # type: ignore[return-value]
 
 

@@ -5,6 +5,7 @@ Nothing is lost without a reason: documents plus rejects are all records that we
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from stages.text.columns import arrow_records, parquet_records
+from stages.text.delimited import csv_records, tsv_records
+from stages.text.encodings import DETECT, file_encoding
+from stages.text.extracted import extractor_records, wikitext_records
 from stages.text.listing import Split
+from stages.text.mediawiki import mediawiki_records
 from stages.text.python_docs import (
     Unparsable,
     module_docstrings,
@@ -24,8 +30,8 @@ from stages.text.records import (
     ReadOptions,
     Record,
     Reject,
+    blank_line_records,
     json_records,
-    parquet_records,
     sentence_records,
     snippet,
     text_records,
@@ -44,6 +50,8 @@ UNREADABLE = frozenset(
         "undecodable",
         "not_text",
         "malformed_json",
+        "malformed_csv",
+        "malformed_doc",
         "missing_field",
         "unparsable",
         "unreadable",
@@ -65,10 +73,20 @@ _TEXT_BYTES = bytes(sorted(({*range(256)} - {*range(32), 127}) | {*b"\t\n\v\f\r"
 FORMATS: Mapping[str, Callable[[str, str, ReadOptions], Iterator[Record | Reject]]] = {
     "text": text_records,
     "sentences": sentence_records,
+    "blank_lines": blank_line_records,
     "jsonl": json_records,
+    "csv": csv_records,
+    "tsv": tsv_records,
     "parquet": parquet_records,
+    "arrow": arrow_records,
+    "mediawiki": mediawiki_records,
+    "wikiextractor": extractor_records,
+    "wikitext": wikitext_records,
 }
 """A format is a function from (path, compression, options) to records and rejects."""
+
+ENCODED = frozenset(FORMATS) - {"parquet", "arrow", "mediawiki"}
+"""Formats whose text is in an encoding that the file does not tell."""
 
 
 @dataclass(frozen=True)
@@ -91,12 +109,15 @@ class Batch:
         rejects: reason -> number of records left out.
         examples: a few of these.
         bytes: raw text in `documents`.
+        encodings: encoding -> number of files begun in this batch whose content was found to be in
+            it; empty unless the encoding is to be detected.
     """
 
     documents: pa.RecordBatch
     rejects: Mapping[str, int]
     examples: tuple[Example, ...]
     bytes: int
+    encodings: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -121,7 +142,12 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
         if split.format == "python":
             records, source = _module_record(path, file), split.source
         else:
-            records = FORMATS[split.format](path, split.compression, options)
+            own = options
+            if options.encoding == DETECT and split.format in ENCODED:
+                encoding = file_encoding(path, split.compression)
+                gathered.encodings[encoding] += 1
+                own = dataclasses.replace(options, encoding=encoding)
+            records = FORMATS[split.format](path, split.compression, own)
         for record in records:
             if isinstance(record, Record):
                 gathered.add(source, record)
@@ -130,7 +156,7 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
             if gathered.size >= options.batch_bytes:
                 yield gathered.batch()
                 gathered = _Gathered()
-    if gathered.texts or gathered.rejects:
+    if gathered.texts or gathered.rejects or gathered.encodings:
         yield gathered.batch()
 
 
@@ -162,12 +188,13 @@ class _Gathered:
     size: int = 0
     rejects: Counter[str] = field(default_factory=Counter)
     examples: list[Example] = field(default_factory=list)
+    encodings: Counter[str] = field(default_factory=Counter)
 
     def add(self, source: str, record: Record) -> None:
         if not record.text.strip():
             self.reject(source, Reject("empty", record.id, "no text"))
             return
-        self.sources.append(source)
+        self.sources.append(record.source or source)
         self.ids.append(record.id)
         self.texts.append(record.text)
         self.size += len(record.text)
@@ -194,7 +221,9 @@ class _Gathered:
         ]
         documents = pa.RecordBatch.from_arrays(columns, schema=DOCUMENT_SCHEMA)
         size = sum(len(self.texts[i]) for i in good)
-        return Batch(documents, dict(self.rejects), tuple(self.examples), size)
+        return Batch(
+            documents, dict(self.rejects), tuple(self.examples), size, dict(self.encodings)
+        )
 
     def _is_text(self, i: int, text: bytes) -> bool:
         controls = len(text.translate(None, _TEXT_BYTES))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from stages.text.streams import DamagedFile, lines, read_pieces, to_utf8, whole
 
@@ -20,25 +17,37 @@ class ReadOptions:
     """How records are read.
 
     Attributes:
-        text_field: column or key that holds the text (Parquet, JSON lines).
+        text_field: column or key that holds the text (Parquet, Arrow, CSV, JSON lines). In nested
+            data "article.body" is `body` inside `article`; a name that holds the dot wins.
         id_field: column or key of an id, kept as provenance where it exists.
-        encoding: of text formats; a byte order mark wins over it.
+        source_field: column or key of a source, kept as provenance instead of the file's path
+            where it exists; "" for none.
+        encoding: of text formats; a byte order mark wins over it. "detect": by the content of
+            each file.
         batch_bytes: text a batch aims at.
         max_record_bytes: longer records are not read, but counted as too_large.
     """
 
     text_field: str = "text"
     id_field: str = "id"
+    source_field: str = ""
     encoding: str = "utf-8"
     batch_bytes: int = 4_000_000
     max_record_bytes: int = 256_000_000
 
 
 class Record(NamedTuple):
-    """A document as it was found: UTF-8, not checked yet. `id` is unique in its file, if at all."""
+    """A document as it was found.
+
+    Attributes:
+        id: unique in its file, if at all.
+        text: UTF-8, not checked yet.
+        source: where it says that it comes from; None for its file.
+    """
 
     id: str
     text: bytes
+    source: str | None = None
 
 
 class Reject(NamedTuple):
@@ -67,7 +76,7 @@ def text_records(path: str, compression: str, options: ReadOptions) -> Iterator[
     pieces = to_utf8(read_pieces(path, compression), options.encoding)
     text, damage = whole(pieces, options.max_record_bytes)
     if text is None:
-        yield _too_large("", options)
+        yield too_large("", options)
     elif text or not damage:
         yield Record("", text)
     if damage:
@@ -81,30 +90,43 @@ def sentence_records(
 
     Newlines between the sentences stay.
     """
+    return _blocks(path, compression, options, bytes.strip)
+
+
+def blank_line_records(
+    path: str, compression: str, options: ReadOptions
+) -> Iterator[Record | Reject]:
+    """Documents set apart by blank lines; their lines stay as they are."""
+    return _blocks(path, compression, options, bytes.rstrip)
+
+
+def _blocks(
+    path: str, compression: str, options: ReadOptions, trim: Callable[[bytes], bytes]
+) -> Iterator[Record | Reject]:
     pieces = to_utf8(read_pieces(path, compression), options.encoding)
-    sentences: list[bytes] = []
+    kept: list[bytes] = []
     start = size = 0
 
     def document() -> Record | Reject:
         if size > options.max_record_bytes:
-            return _too_large(f"line {start}", options)
-        return Record(f"line {start}", b"\n".join(sentences))
+            return too_large(f"line {start}", options)
+        return Record(f"line {start}", b"\n".join(kept))
 
     try:
         for number, line in enumerate(lines(pieces, options.max_record_bytes), start=1):
-            sentence = None if line is None else line.strip()
-            if sentence == b"":
+            trimmed = None if line is None else trim(line)
+            if trimmed == b"":
                 if size:
                     yield document()
-                sentences, size = [], 0
+                kept, size = [], 0
                 continue
             if not size:
                 start = number
-            size += options.max_record_bytes + 1 if sentence is None else len(sentence) + 1
-            if sentence is not None and size <= options.max_record_bytes:
-                sentences.append(sentence)
+            size += options.max_record_bytes + 1 if trimmed is None else len(trimmed) + 1
+            if trimmed is not None and size <= options.max_record_bytes:
+                kept.append(trimmed)
             else:
-                sentences = []
+                kept = []
     except DamagedFile as damage:
         if size:
             yield document()
@@ -120,7 +142,7 @@ def json_records(path: str, compression: str, options: ReadOptions) -> Iterator[
     try:
         for number, line in enumerate(lines(pieces, options.max_record_bytes), start=1):
             if line is None:
-                yield _too_large(f"line {number}", options)
+                yield too_large(f"line {number}", options)
             elif line.strip():
                 yield _json_record(line, f"line {number}", options)
     except DamagedFile as damage:
@@ -137,7 +159,7 @@ def _json_record(line: bytes, where: str, options: ReadOptions) -> Record | Reje
     if not isinstance(value, dict):
         detail = f"an object is expected on each line, not {type(value).__name__}"
         return Reject("malformed_json", where, detail, snippet(line))
-    text = value.get(options.text_field)
+    text = look_up(value, options.text_field)
     if text is None:
         keys = ", ".join(map(repr, value)) or "none"
         detail = f"no text under {options.text_field!r} (keys: {keys}): set corpus.text_field"
@@ -149,82 +171,39 @@ def _json_record(line: bytes, where: str, options: ReadOptions) -> Record | Reje
         encoded = text.encode()
     except UnicodeEncodeError:
         return Reject("undecodable", where, "half of a surrogate pair (\\ud800...)", snippet(line))
-    return Record(_id(value.get(options.id_field), where), encoded)
+    source = look_up(value, options.source_field) if options.source_field else None
+    return Record(record_id(look_up(value, options.id_field), where), encoded, source_name(source))
 
 
-def parquet_records(path: str, compression: str, options: ReadOptions) -> Iterator[Record | Reject]:
-    """Rows of a Parquet file, batch by batch. A compressed file is unpacked in memory first."""
-    source: Any = path
-    if compression:
-        content, damage = whole(read_pieces(path, compression), 8 * options.max_record_bytes)
-        if damage or content is None:
-            yield Reject(damage.reason if damage else "too_large", "", str(damage or "too large"))
-            return
-        source = pa.BufferReader(content)
-    row = 0
-    try:
-        with pq.ParquetFile(source) as file:
-            names = file.schema_arrow.names
-            if options.text_field not in names:
-                detail = (
-                    f"no column {options.text_field!r} (columns: {', '.join(names)}): "
-                    "set corpus.text_field"
-                )
-                for row in range(file.metadata.num_rows):
-                    yield Reject("missing_field", f"row {row}", detail)
-                return
-            columns = [n for n in (options.text_field, options.id_field) if n in names]
-            for batch in file.iter_batches(_rows_a_batch(file, options), columns=columns):
-                yield from _rows(batch, row, options)
-                row += batch.num_rows
-    except (OSError, pa.ArrowException) as error:
-        yield Reject("unreadable" if row == 0 else "damaged", f"row {row}", str(error))
+def look_up(value: dict[str, Any], path: str) -> Any:
+    """What stands under a dotted path of keys, None for nothing. The longest key wins."""
+    if path in value:
+        return value[path]
+    for outer, rest in dotted_splits(path):
+        inner = value.get(outer)
+        if isinstance(inner, dict) and (found := look_up(inner, rest)) is not None:
+            return found
+    return None
 
 
-def _rows_a_batch(file: pq.ParquetFile, options: ReadOptions) -> int:
-    """Rows that unpack to about a batch, by the densest row group's figures."""
-    metadata = file.metadata
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    dense = max((g.total_byte_size / max(g.num_rows, 1) for g in groups), default=1.0)
-    return max(1, min(65_536, int(options.batch_bytes / max(dense, 1.0))))
+def dotted_splits(path: str) -> list[tuple[str, str]]:
+    """`path` cut in two at each dot inside it, the longest first part first."""
+    dots = [i for i in range(len(path) - 2, 0, -1) if path[i] == "."]
+    return [(path[:dot], path[dot + 1 :]) for dot in dots]
 
 
-def _rows(batch: pa.RecordBatch, row: int, options: ReadOptions) -> Iterator[Record | Reject]:
-    text = batch[options.text_field]
-    if pa.types.is_dictionary(text.type):
-        text = text.cast(text.type.value_type)
-    is_text = pa.types.is_string(text.type) or pa.types.is_large_string(text.type)
-    if not (is_text or pa.types.is_string_view(text.type) or _is_bytes(text.type)):
-        for i in range(len(text)):
-            detail = f"column {options.text_field!r} holds {text.type}, not strings"
-            yield Reject("not_text", f"row {row + i}", detail)
-        return
-    # As bytes: Parquet does not promise that its strings are UTF-8.
-    values = text.cast(pa.large_binary()).to_pylist()
-    ids = [None] * len(values)
-    if options.id_field in batch.schema.names and options.id_field != options.text_field:
-        ids = batch[options.id_field].to_pylist()
-    for i, (value, own) in enumerate(zip(values, ids, strict=True), start=row):
-        if value is None:
-            yield Reject("missing_field", f"row {i}", f"{options.text_field!r} is null")
-        elif len(value) > options.max_record_bytes:
-            yield _too_large(f"row {i}", options)
-        else:
-            yield Record(_id(own, f"row {i}"), value)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    )
-
-
-def _id(value: object, where: str) -> str:
+def record_id(value: object, where: str) -> str:
     """A record's own id where it is a string or number that can be stored, else its place."""
     if isinstance(value, str) and value:
         return value.encode("utf-8", "backslashreplace").decode()
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else where
 
 
-def _too_large(where: str, options: ReadOptions) -> Reject:
+def source_name(value: object) -> str | None:
+    """A source that can be stored, None for another or none."""
+    return record_id(value, "") or None
+
+
+def too_large(where: str, options: ReadOptions) -> Reject:
+    """A record that was not read for its size."""
     return Reject("too_large", where, f"longer than {options.max_record_bytes} bytes")

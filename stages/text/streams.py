@@ -71,6 +71,18 @@ def read_pieces(path: str, compression: str = "") -> Iterator[bytes]:
             yield piece
 
 
+def open_seekable(path: str) -> Any:
+    """A file as pyarrow reads it: with `read`, `seek` and `close`, and a context manager.
+
+    Raises:
+        DamagedFile: "unreadable" where it cannot be opened.
+    """
+    try:
+        return pa.OSFile(path)
+    except OSError as error:
+        raise DamagedFile("unreadable", str(error)) from error
+
+
 def _open(path: str, compression: str) -> Any:
     if compression == "gzip":
         return gzip.open(path, "rb")
@@ -83,6 +95,14 @@ def _open(path: str, compression: str) -> Any:
     if compression:
         raise ValueError(f"unknown compression {compression!r}")
     return Path(path).open("rb", buffering=0)
+
+
+def byte_order_mark(head: bytes) -> tuple[bytes, str]:
+    """The mark that a text begins with and the encoding that it tells; empty for none."""
+    for mark, name in _BOMS:
+        if head.startswith(mark):
+            return mark, name
+    return b"", ""
 
 
 def to_utf8(pieces: Iterable[bytes], encoding: str = "utf-8") -> Iterator[bytes]:
@@ -102,10 +122,8 @@ def to_utf8(pieces: Iterable[bytes], encoding: str = "utf-8") -> Iterator[bytes]
             head += piece
     except DamagedFile as error:
         late = error
-    for mark, name in _BOMS:
-        if head.startswith(mark):
-            head, encoding = head[len(mark) :], name
-            break
+    mark, name = byte_order_mark(head)
+    head, encoding = head[len(mark) :], name or encoding
     if codecs.lookup(encoding).name in ("utf-8", "ascii", "utf-8-sig"):
         if head:
             yield head

@@ -118,15 +118,15 @@ def test_messages_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_named_format_reads_what_no_other_format_claims(tmp_path: Path) -> None:
-    write(tmp_path, "wiki_00", "wiki_01.bz2", "a.txt", "rows.parquet")
-    assert paths_of(".", base=tmp_path, format="sentences") == ["a.txt", "wiki_00", "wiki_01.bz2"]
+    write(tmp_path, "text_00", "text_01.bz2", "a.txt", "rows.parquet")
+    assert paths_of(".", base=tmp_path, format="sentences") == ["a.txt", "text_00", "text_01.bz2"]
     assert paths_of(".", base=tmp_path, format="parquet") == [
         "rows.parquet",
-        "wiki_00",
-        "wiki_01.bz2",
+        "text_00",
+        "text_01.bz2",
     ]
     assert paths_of("a.txt", base=tmp_path, format="jsonl") == ["a.txt"]
-    assert file_format("wiki_01.bz2", "text") == ("text", "bz2")
+    assert file_format("text_01.bz2", "text") == ("text", "bz2")
     assert file_format("archive.gz") == (None, "gzip")
 
 

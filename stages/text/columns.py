@@ -1,0 +1,199 @@
+"""Records of columnar files: Parquet and Arrow IPC (file and stream), batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stages.text.records import (
+    ReadOptions,
+    Record,
+    Reject,
+    dotted_splits,
+    record_id,
+    source_name,
+    too_large,
+)
+from stages.text.streams import DamagedFile, open_seekable, read_pieces, whole
+
+ARROW_FILE_MAGIC = b"ARROW1"
+ARROW_FILE_HEAD = 8
+"""Bytes before the stream that an Arrow file holds: the magic, padded."""
+
+UNPACKED_LIMIT = 8
+"""A compressed columnar file is unpacked in memory up to this many times `max_record_bytes`."""
+
+
+def parquet_records(path: str, compression: str, options: ReadOptions) -> Iterator[Record | Reject]:
+    """Rows of a Parquet file, batch by batch. A compressed file is unpacked in memory first."""
+    row = 0
+    try:
+        with pq.ParquetFile(_source(path, compression, options)) as file:
+            names = [n for n in (options.text_field, options.id_field, options.source_field) if n]
+            batches = file.iter_batches(
+                _rows_a_batch(file, options),
+                # A nested field has its dotted path as its name; an unknown name selects nothing.
+                columns=[n for n in names if _find(file.schema_arrow, n) is not None],
+            )
+            if _find(file.schema_arrow, options.text_field) is None:
+                yield from _missing(file.schema_arrow, row, file.metadata.num_rows, options)
+                return
+            for batch in batches:
+                yield from _rows(batch, row, options)
+                row += batch.num_rows
+    except DamagedFile as damage:
+        yield Reject(damage.reason, "", str(damage))
+    except (OSError, pa.ArrowException) as error:
+        yield Reject("unreadable" if row == 0 else "damaged", f"row {row}", str(error))
+
+
+def arrow_records(path: str, compression: str, options: ReadOptions) -> Iterator[Record | Reject]:
+    """Rows of an Arrow IPC file (Feather too) or stream, batch by batch.
+
+    Of a damaged one it is the batches before the damage.
+    """
+    row = 0
+    try:
+        with _source(path, compression, options) as source:
+            for batch in _arrow_batches(source):
+                if _find(batch.schema, options.text_field) is None:
+                    yield from _missing(batch.schema, row, batch.num_rows, options)
+                else:
+                    yield from _slices(batch, row, options)
+                row += batch.num_rows
+    except DamagedFile as damage:
+        yield Reject(damage.reason, "", str(damage))
+    except (OSError, pa.ArrowException) as error:
+        yield Reject("unreadable" if row == 0 else "damaged", f"row {row}", str(error))
+
+
+def _source(path: str, compression: str, options: ReadOptions) -> Any:
+    if not compression:
+        return open_seekable(path)
+    content, damage = whole(
+        read_pieces(path, compression), UNPACKED_LIMIT * options.max_record_bytes
+    )
+    if damage:
+        raise damage
+    if content is None:
+        raise DamagedFile(
+            "too_large",
+            f"more than {UNPACKED_LIMIT * options.max_record_bytes} bytes unpacked: store it "
+            "without compression around it",
+        )
+    return pa.BufferReader(content)
+
+
+def _arrow_batches(source: Any) -> Iterator[pa.RecordBatch]:
+    head = source.read(ARROW_FILE_HEAD)
+    source.seek(0)
+    if not head.startswith(ARROW_FILE_MAGIC):
+        yield from pa.ipc.open_stream(source)
+        return
+    try:
+        reader = pa.ipc.open_file(source)
+    except pa.ArrowInvalid as error:
+        # The index at its end is lost; the file holds a stream from its head on.
+        source.seek(ARROW_FILE_HEAD)
+        yield from pa.ipc.open_stream(source)
+        raise error
+    for i in range(reader.num_record_batches):
+        yield reader.get_batch(i)
+
+
+def _rows_a_batch(file: pq.ParquetFile, options: ReadOptions) -> int:
+    """Rows that unpack to about a batch, by the densest row group's figures."""
+    metadata = file.metadata
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    dense = max((g.total_byte_size / max(g.num_rows, 1) for g in groups), default=1.0)
+    return max(1, min(65_536, int(options.batch_bytes / max(dense, 1.0))))
+
+
+def _slices(batch: pa.RecordBatch, row: int, options: ReadOptions) -> Iterator[Record | Reject]:
+    """The rows of a batch of any size, without a second copy of it in memory."""
+    dense = batch.nbytes / max(batch.num_rows, 1)
+    step = max(1, min(65_536, int(options.batch_bytes / max(dense, 1.0))))
+    for start in range(0, batch.num_rows, step):
+        yield from _rows(batch.slice(start, step), row + start, options)
+
+
+def _missing(
+    schema: pa.Schema, row: int, rows: int, options: ReadOptions
+) -> Iterator[Record | Reject]:
+    detail = (
+        f"no column {options.text_field!r} (columns: {', '.join(schema.names)}): "
+        "set corpus.text_field"
+    )
+    for i in range(row, row + rows):
+        yield Reject("missing_field", f"row {i}", detail[:500])
+
+
+def _rows(batch: pa.RecordBatch, row: int, options: ReadOptions) -> Iterator[Record | Reject]:
+    text = _column(batch, options.text_field)
+    if pa.types.is_dictionary(text.type):
+        text = text.cast(text.type.value_type)
+    if not _is_text(text.type):
+        for i in range(len(text)):
+            detail = f"column {options.text_field!r} holds {text.type}, not strings"
+            yield Reject("not_text", f"row {row + i}", detail)
+        return
+    # As bytes: the formats do not promise that their strings are UTF-8.
+    values = text.cast(pa.large_binary()).to_pylist()
+    ids = _values(batch, options.id_field)
+    sources = _values(batch, options.source_field)
+    for i, (value, own, source) in enumerate(zip(values, ids, sources, strict=True), start=row):
+        if value is None:
+            yield Reject("missing_field", f"row {i}", f"{options.text_field!r} is null")
+        elif len(value) > options.max_record_bytes:
+            yield too_large(f"row {i}", options)
+        else:
+            yield Record(record_id(own, f"row {i}"), value, source_name(source))
+
+
+def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    """Values of an id or source column; None where there is none that can be one."""
+    if not name or _find(batch.schema, name) is None:
+        return [None] * batch.num_rows
+    column = _column(batch, name)
+    if pa.types.is_nested(column.type):
+        return [None] * batch.num_rows
+    if _is_text(column.type):
+        raw = column.cast(pa.large_binary()).to_pylist()
+        return [None if v is None else v.decode("utf-8", "backslashreplace") for v in raw]
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _find(fields: Any, path: str) -> list[str] | None:
+    """Names on the way to a field of a schema or struct type; the longest name wins."""
+    names = [field.name for field in fields]
+    if path in names:
+        return [path]
+    for outer, inner in dotted_splits(path):
+        if names.count(outer) == 1:
+            kind = fields.field(names.index(outer)).type
+            if pa.types.is_struct(kind) and (found := _find(kind, inner)) is not None:
+                return [outer, *found]
+    return None
+
+
+def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
+    names = _find(batch.schema, path)
+    assert names is not None
+    # By position: of two columns of one name the first is meant.
+    column = batch.column(batch.schema.names.index(names[0]))
+    return pc.struct_field(column, names[1:]) if names[1:] else column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+    )

@@ -1,0 +1,176 @@
+"""Wiki markup to plain text: mwparserfromhell reads it, this decides what of it is text.
+
+Kept: paragraphs, headings (without `=`, as paragraphs of their own, if text follows before the next
+of their rank), list items (without their marks), the words of links, and what stands in quotations,
+`<nowiki>`, `<sub>` and other visible tags. Left out: comments, references, templates, tables, files
+with their captions, categories, links to other languages, formulas, code, galleries, maps, scores.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Collection, Iterable
+
+import mwparserfromhell
+from mwparserfromhell import nodes
+
+HIDDEN_NAMESPACES = frozenset({"file", "image", "media", "category"})
+"""Links into these show no text: pictures and what an article is filed under."""
+
+_HIDDEN_TAGS = frozenset(
+    {"table", "tr", "td", "th", "caption", "ref", "references", "gallery", "imagemap", "math"}
+    | {"chem", "ce", "timeline", "score", "graph", "hiero", "mapframe", "maplink", "indicator"}
+    | {"inputbox", "categorytree", "templatedata", "templatestyles", "section", "includeonly"}
+    | {"syntaxhighlight", "source", "pre", "style", "script"}
+)
+_BLOCK_TAGS = frozenset({"blockquote", "poem", "div", "p", "center", "ul", "ol", "dl"})
+
+_CHARACTERS = {
+    "ndash": "–", "mdash": "—", "snd": " – ", "spnd": " – ", "spaced ndash": " – ",
+    "nbsp": " ", "·": " · ", "dot": " · ", "•": " • ", "bull": " • ", "'": "'", "=": "=", "!": "|",
+    "'s": "'s", "snds": " – ",
+}  # fmt: skip
+"""Templates that stand for a character: without it, two words would become one."""
+
+# Comments and references are cut as MediaWiki's preprocessor does, before anything else is read.
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+_REFERENCE = re.compile(r"<ref\b[^<>]*/>|<ref(?:\s[^<>]*)?>.*?</ref\s*>", re.DOTALL | re.IGNORECASE)
+_QUOTES = re.compile(r"'{2,}")
+_SWITCH = re.compile(r"__[A-Z]{3,}__")
+_LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?|simple")
+# What is left where markup was not well formed.
+_TABLE_LINE = re.compile(r"^[ \t:]*(?:\{\||\|).*$", re.MULTILINE)
+_BRACKETS = re.compile(r"\[\[(?:[^\[\]|]*\|)?|\]\]|\{\{|\}\}")
+_BLANKS = re.compile(r"[ \t\u00a0]+")
+_EMPTY_PARENTHESES = re.compile(r" ?\((?:[\s,;:–]|\bor\b)*\)")
+_LOOSE_START = re.compile(r"\((?:\s*[,;:])+\s*")
+_LOOSE_END = re.compile(r"(?:[,;:]\s*)+\)")
+_SPACE_BEFORE = re.compile(r" +([,.;)])")
+
+
+class UnparsableMarkup(Exception):  # noqa: N818 - says what the page is
+    """The parser gave up on a page."""
+
+
+def plain_text(markup: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> str:
+    r"""The text of a page: paragraphs, with `\n` where the page has a line end, or a blank line.
+
+    Args:
+        markup: of one page.
+        hidden: lower-case names of the namespaces of files and categories.
+
+    Raises:
+        UnparsableMarkup: the parser cannot read it.
+    """
+    markup = _REFERENCE.sub("", _COMMENT.sub("", markup))
+    try:
+        # Bold and italics nest badly in real pages: their marks are taken out afterwards.
+        code = mwparserfromhell.parse(markup, skip_style_tags=True)
+        pieces: list[str] = []
+        _Writer(pieces, hidden).write(code.nodes)
+    except (mwparserfromhell.parser.ParserError, RecursionError) as error:
+        raise UnparsableMarkup(str(error) or type(error).__name__) from error
+    return _paragraphs(_tidy("".join(pieces)))
+
+
+# Marks a heading's line and carries its level; no valid XML holds them.
+_HEADING_MARKS = "\x01\x02\x03\x04\x05\x06"
+
+
+class _Writer:
+    """Writes the text of nodes to `out`."""
+
+    def __init__(self, out: list[str], hidden: Collection[str]) -> None:
+        self._out = out
+        self._hidden = hidden
+
+    def write(self, found: Iterable[nodes.Node]) -> None:
+        out = self._out
+        for node in found:
+            if isinstance(node, nodes.Text):
+                out.append(node.value)
+            elif isinstance(node, nodes.Wikilink):
+                self._link(node)
+            elif isinstance(node, nodes.Tag):
+                self._tag(node)
+            elif isinstance(node, nodes.Template):
+                out.append(_CHARACTERS.get(str(node.name).strip().lower(), ""))
+            elif isinstance(node, nodes.HTMLEntity):
+                out.append(html.unescape(str(node)))
+            elif isinstance(node, nodes.Heading):
+                out.append(f"\n\n{_HEADING_MARKS[node.level - 1]}")
+                self.write(node.title.nodes)
+                out.append("\n\n")
+            elif isinstance(node, nodes.ExternalLink):
+                if node.title is not None:
+                    self.write(node.title.nodes)
+                elif not node.brackets:
+                    out.append(str(node.url))
+
+    def _link(self, node: nodes.Wikilink) -> None:
+        title = str(node.title).strip()
+        prefix = title.partition(":")[0].strip().lower().replace("_", " ") if ":" in title else ""
+        if prefix in self._hidden or (prefix and _LANGUAGE.fullmatch(prefix)):
+            return
+        if node.text is not None:
+            self.write(node.text.nodes)
+        else:
+            self.write(node.title.nodes if title[:1] != ":" else [nodes.Text(title[1:])])
+
+    def _tag(self, node: nodes.Tag) -> None:
+        name = str(node.tag).strip().lower()
+        if name in _HIDDEN_TAGS:
+            return
+        if name in ("br", "hr"):
+            self._out.append("\n")
+        if node.contents is None or node.wiki_markup in ("*", "#", ";", ":"):
+            return
+        around = "\n" if name in _BLOCK_TAGS or name in ("li", "dt", "dd") else ""
+        self._out.append(around)
+        if name == "nowiki":
+            self._out.append(html.unescape(str(node.contents)))
+        else:
+            self.write(node.contents.nodes)
+        self._out.append(around)
+
+
+def _tidy(text: str) -> str:
+    text = _QUOTES.sub(_without_quotes, _SWITCH.sub("", text))
+    text = _BRACKETS.sub("", _TABLE_LINE.sub("", text))
+    text = _BLANKS.sub(" ", text)
+    for pattern, instead in (
+        (_EMPTY_PARENTHESES, ""),
+        (_LOOSE_START, "("),
+        (_LOOSE_END, ")"),
+        (_SPACE_BEFORE, r"\1"),
+    ):
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _without_quotes(match: re.Match[str]) -> str:
+    """Two apostrophes are italics, three bold, five both; others are text (MediaWiki's rule)."""
+    count = len(match[0])
+    return "'" * (1 if count == 4 else max(0, count - 5))
+
+
+def _paragraphs(text: str) -> str:
+    """Lines without blanks around them, and without headings that nothing stands under."""
+    kept: list[str] = []
+    headings: list[tuple[int, str]] = []
+    for line in text.split("\n"):
+        line = line.strip()
+        level = _HEADING_MARKS.find(line[0]) + 1 if line else 0
+        if level:
+            headings = [h for h in headings if h[0] < level]
+            if title := line[1:].strip():
+                headings.append((level, title))
+        elif line:
+            for _, title in headings:
+                kept += ["", title, ""]
+            headings = []
+            kept.append(line)
+        elif kept and kept[-1]:
+            kept.append("")
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip("\n")
