@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -40,8 +41,8 @@ def extractor_records(
     """Articles of a file that WikiExtractor wrote: `<doc id= url= title=>`, text, `</doc>`.
 
     The extractor repeats the title as first line of the text. It is left out, as in the
-    extractor's JSON and in what `mediawiki` reads from the dump. Entities stay as they are: what
-    looks like one was escaped twice in the article. A doc that is not closed is one reject.
+    extractor's JSON and in what `mediawiki` reads from the dump. It writes `&`, `<` and `>` as
+    entities: they are read back. A doc that is not closed is one reject.
     """
     doc: Gathering | None = None
     head = DocHead("", b"")
@@ -54,7 +55,7 @@ def extractor_records(
                     yield _unclosed(doc)
                 head, doc, astray = found, Gathering(number, options), False
             elif doc and line == _DOC_END:
-                yield doc.record(head.id)
+                yield _unescaped(doc.record(head.id))
                 doc = None
             elif doc:
                 if number > doc.line + 1 or line != head.title:
@@ -69,6 +70,13 @@ def extractor_records(
         return
     if doc:
         yield _unclosed(doc)
+
+
+def _unescaped(record: Record | Reject) -> Record | Reject:
+    if isinstance(record, Reject) or b"&" not in record.text:
+        return record
+    text = html.unescape(record.text.decode("utf-8", "surrogateescape"))
+    return record._replace(text=text.encode("utf-8", "surrogateescape"))
 
 
 def _unclosed(doc: Gathering) -> Reject:

@@ -1,9 +1,10 @@
 """Wiki markup to plain text: mwparserfromhell reads it, this decides what of it is text.
 
 Kept: paragraphs, headings (without `=`, as paragraphs of their own, if text follows before the next
-of their rank), list items (without their marks), the words of links, and what stands in quotations,
-`<nowiki>`, `<sub>` and other visible tags. Left out: comments, references, templates, tables, files
-with their captions, categories, links to other languages, formulas, code, galleries, maps, scores.
+of their rank), indented lines, the words of links, and what stands in quotations, `<nowiki>`,
+`<sub>` and other visible tags. Left out: bulleted and numbered lists, and tables (as in BERT's own
+data: Devlin et al. 2019, section 3.1), comments, references, templates, files with their captions,
+categories, links to other languages, formulas, listings, galleries, maps, scores.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _HIDDEN_TAGS = frozenset(
     | {"inputbox", "categorytree", "templatedata", "templatestyles", "section", "includeonly"}
     | {"syntaxhighlight", "source", "pre", "style", "script"}
 )
-_BLOCK_TAGS = frozenset({"blockquote", "poem", "div", "p", "center", "ul", "ol", "dl"})
+_BLOCK_TAGS = frozenset({"blockquote", "poem", "div", "p", "center", "li", "dt", "dd"})
 
 _CHARACTERS = {
     "ndash": "–", "mdash": "—", "snd": " – ", "spnd": " – ", "spaced ndash": " – ",
@@ -74,8 +75,10 @@ def plain_text(markup: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> str:
     return _paragraphs(_tidy("".join(pieces)))
 
 
-# Marks a heading's line and carries its level; no valid XML holds them.
+# These begin the lines of headings, by level, and of list items: no page holds such characters.
 _HEADING_MARKS = "\x01\x02\x03\x04\x05\x06"
+_ITEM_MARK = "\x07"
+_LINE_MARKS = {"*": _ITEM_MARK, "#": _ITEM_MARK, ";": "", ":": ""}
 
 
 class _Writer:
@@ -120,13 +123,14 @@ class _Writer:
 
     def _tag(self, node: nodes.Tag) -> None:
         name = str(node.tag).strip().lower()
-        if name in _HIDDEN_TAGS:
+        if node.wiki_markup in _LINE_MARKS:
+            self._out.append(_LINE_MARKS[node.wiki_markup])
             return
         if name in ("br", "hr"):
             self._out.append("\n")
-        if node.contents is None or node.wiki_markup in ("*", "#", ";", ":"):
+        if name in _HIDDEN_TAGS or node.contents is None:
             return
-        around = "\n" if name in _BLOCK_TAGS or name in ("li", "dt", "dd") else ""
+        around = "\n" if name in _BLOCK_TAGS else ""
         self._out.append(around)
         if name == "nowiki":
             self._out.append(html.unescape(str(node.contents)))
@@ -166,7 +170,10 @@ def _paragraphs(text: str) -> str:
             headings = [h for h in headings if h[0] < level]
             if title := line[1:].strip():
                 headings.append((level, title))
+        elif line.startswith(_ITEM_MARK):
+            continue
         elif line:
+            line = line.replace(_ITEM_MARK, "")
             for _, title in headings:
                 kept += ["", title, ""]
             headings = []
