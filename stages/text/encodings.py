@@ -16,7 +16,11 @@ HEAD_BYTES = 1_000_000
 """Of each file this much is looked at."""
 
 NUL_SHARE = 0.01
-"""With more NULs than this it is UTF-16 or UTF-32, if it can be: spaces and line ends hold them."""
+"""UTF-16 and UTF-32 hold more NULs than this: each space and line end has one."""
+
+WIDE_CONTROLS = 0.25
+"""Read byte by byte, UTF-16 and UTF-32 of what could be UTF-8 hold at least so many controls: each
+alphabet's upper byte is one (0 for Latin, 4 for Cyrillic, 9 for Devanagari)."""
 
 STRAY_NULS = 0.1
 """In UTF-16, NULs in the other half of the bytes (U+3000, U+0100...) are at most this share."""
@@ -54,8 +58,8 @@ def file_encoding(path: str, compression: str) -> str:
 def detect_encoding(head: bytes, cut: bool = False) -> str:
     """The encoding of a text's first bytes, as a name that Python knows.
 
-    A byte order mark tells it. What can be UTF-8 is UTF-8, but for text with so many NULs that it
-    must be UTF-16 or UTF-32. All else is judged by charset-normalizer.
+    A byte order mark tells it. What can be UTF-8 is UTF-8, but for text with so many NULs and
+    control characters that it must be UTF-16 or UTF-32. All else is judged by charset-normalizer.
 
     Args:
         head: the first bytes.
@@ -64,11 +68,12 @@ def detect_encoding(head: bytes, cut: bool = False) -> str:
     mark, name = byte_order_mark(head)
     if mark:
         return name
-    if head.count(0) > NUL_SHARE * len(head):
+    narrow = _decodes(head, "utf-8", cut)
+    if head.count(0) > NUL_SHARE * len(head) and not (narrow and _controls(head) < WIDE_CONTROLS):
         for name in _wide(head):
             if _decodes(head, name, cut):
                 return name
-    if _decodes(head, "utf-8", cut):
+    if narrow:
         return "utf-8"
     candidates = [name for name in CANDIDATES if name != "cp1250" or _C1.search(head)]
     # The judge takes no character that is cut. No encoding has a line feed inside of one, but for
@@ -77,6 +82,10 @@ def detect_encoding(head: bytes, cut: bool = False) -> str:
         if name := _fittest(from_bytes(head[:end], cp_isolation=candidates)):
             return name
     return "utf-8"
+
+
+def _controls(head: bytes) -> float:
+    return 1 - len(head.translate(None, bytes(range(32)))) / len(head)
 
 
 def _wide(head: bytes) -> tuple[str, ...]:

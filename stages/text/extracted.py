@@ -135,13 +135,13 @@ def wikitext_records(
     """
     article: Gathering | None = None
     try:
-        for number, line, is_title in _titles(_lines(path, compression, options)):
-            if article and is_title:
+        for number, line, level in _levels(_lines(path, compression, options)):
+            if article and level == 1:
                 yield article.record()
-            if is_title or (article is None and line != b""):
+            if level == 1 or (article is None and line != b""):
                 article = Gathering(number, options)
             if article:
-                article.add(None if line is None else _natural(line))
+                article.add(None if line is None else _natural(line, level))
     except DamagedFile as damage:
         if article:
             yield article.record()
@@ -151,39 +151,37 @@ def wikitext_records(
         yield article.record()
 
 
-def _titles(
+def _levels(
     numbered: Iterator[tuple[int, bytes | None]],
-) -> Iterator[tuple[int, bytes | None, bool]]:
-    """Lines without white space around them, and whether each is a title.
+) -> Iterator[tuple[int, bytes | None, int]]:
+    """Lines without white space around them, each with its level: 1 for titles, 0 for text.
 
-    A title stands between blank lines: what looks like one inside a table or formula does not.
+    A heading stands between blank lines: what looks like one inside a table or formula does not.
     """
-    held: tuple[int, bytes] | None = None
+    held: tuple[int, bytes, int] | None = None
     before: bytes | None = b""
     try:
         for number, whole in numbered:
             line = None if whole is None else whole.strip()
             if held:
-                yield *held, line == b""
+                yield held if line == b"" else (*held[:2], 0)
                 held = None
-            if line and before == b"" and _level(line) == 1:
-                held = number, line
+            match = _HEADING.match(line) if line and before == b"" else None
+            if line and match and match[1] == match[3]:
+                held = number, line, match[1].count(b"=")
             else:
-                yield number, line, False
+                yield number, line, 0
             before = line
-    finally:
+    except DamagedFile:
         if held:
-            yield *held, True
+            yield held
+        raise
+    if held:
+        yield held
 
 
-def _level(line: bytes) -> int:
-    """1 for a title, more for headings, 0 for other lines."""
-    match = _HEADING.match(line)
-    return match[1].count(b"=") if match and match[1] == match[3] else 0
-
-
-def _natural(line: bytes) -> bytes:
-    if line.startswith(b"=") and _level(line):
+def _natural(line: bytes, level: int) -> bytes:
+    if level:
         line = line.strip(b"= ")
     for mark, character in _JOINERS:
         line = line.replace(mark, character)

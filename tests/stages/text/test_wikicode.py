@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stages.text.wikicode import HIDDEN_NAMESPACES, plain_text
+
+
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("'''Bold''' and ''italics'', '''''both'''''; the boys' l''''oeuvre'''.",
+         "Bold and italics, both; the boys' l'oeuvre."),
+        ("A [[link]], [[page|words]]s, [[:Category:Shown]] and [[#Part]].",
+         "A link, wordss, Category:Shown and #Part."),
+        ("[[File:a.jpg|thumb|A [[caption]] here]]Text[[Category:Birds|b]][[de:Vogel]].", "Text."),
+        ("[[Datei:a.jpg|mini|x]]Text.", "Text."),
+        ("One.<ref name=a>Not [[this]].</ref> Two.<ref name=a /> Three.<!-- nor\n\nthis -->",
+         "One. Two. Three."),
+        ("{{Infobox|a=[[b]]|c={{d}}}}Was born {{Birth|1900}} (; {{lang|de|x}}) in [http://a.b C D].",
+         "Was born in C D."),
+        ("1990{{ndash}}1995 and 5&nbsp;km &amp; more&thinsp;&lt;x&gt;",
+         "1990–1995 and 5 km & more\u2009<x>"),
+        ("Before\n{| class=x\n! head\n|-\n| cell {{t}} || [[File:a.jpg]]\n{| \n| in\n|}\n|}\nAfter",
+         "Before\n\nAfter"),
+        ("== A ==\ntext\n=== B ===\n* item\n== C ==\n{{t}}\n== D ==\n=== E ===\nmore\n== F ==",
+         "A\n\ntext\n\nD\n\nE\n\nmore"),
+        ("* item\n# item [[x]]\n: indented\n:* item\n; term: said\ntext * not a list",
+         "indented\nterm: said\ntext * not a list"),
+        ("H<sub>2</sub>O<br>line <nowiki>''kept'' [[so]] &amp;</nowiki> <math>x^2</math>.",
+         "H2O\nline ''kept'' [[so]] &."),
+        ("<blockquote>Said.</blockquote>__NOTOC__\n<gallery>\na.jpg|b\n</gallery>End", "Said.\n\nEnd"),
+        ("Left {{open\nand [[open\nand ''open <ref>open", "Left open\nand open\nand open open"),
+        ("{{only|templates}}\n[[Category:Empty]]\n* list", ""),
+    ],
+)  # fmt: skip
+def test_markup(markup: str, text: str) -> None:
+    assert plain_text(markup, HIDDEN_NAMESPACES | {"datei"}) == text
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(
+            "[[ ]] {{ }} {| |} | '' ''' == = \n * # : ; <ref> </ref> <nowiki> </nowiki> <!-- --> "
+            "<div> </div> <br> &amp; http://a.b word File: Category: \x01 \x07".split(" ")
+        ),
+        max_size=40,
+    )
+)
+def test_any_markup_is_read(parts: list[str]) -> None:
+    text = plain_text("".join(parts))
+    assert not any(mark in text for mark in ("{{", "}}", "\n\n\n"))
+    assert text == text.strip("\n")
+
+
+@pytest.mark.parametrize("part", ["[[", "{{", "{|\n", "<div>", "''", "[[a|", "{{a|", "<ref>", "==", "\n:"])
+def test_what_never_closes_is_read_in_time(part: str) -> None:
+    began = time.monotonic()
+    plain_text(part * 20_000 + "end")
+    assert time.monotonic() - began < 20
