@@ -30,7 +30,7 @@ _OPEN, _CLOSE = b"<page>", b"</page>"
 HEAD_BYTES = 1_000_000
 """The first page begins within these (namespaces and names of the wiki stand before it)."""
 
-FILE_NAMESPACES = ("-2", "6", "14")
+FILE_NAMESPACES = (b"-2", b"6", b"14")
 """Keys of Media, File and Category."""
 
 _NAMESPACE = re.compile(rb'<namespace key="(-?\d+)"[^<>]*>([^<>]+)</namespace>')

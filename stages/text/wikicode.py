@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 import mwparserfromhell
@@ -36,7 +37,8 @@ _CHARACTERS = {
 
 # Comments and references are cut as MediaWiki's preprocessor does, before anything else is read.
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-_REFERENCE = re.compile(r"<ref\b[^<>]*/>|<ref(?:\s[^<>]*)?>.*?</ref\s*>", re.DOTALL | re.IGNORECASE)
+_REFERENCE = re.compile(r"<ref(?:\s[^<>]*)?>", re.IGNORECASE)
+_REFERENCE_END = re.compile(r"</ref\s*>", re.IGNORECASE)
 _QUOTES = re.compile(r"'{2,}")
 _SWITCH = re.compile(r"__[A-Z]{3,}__")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?|simple")
@@ -46,8 +48,20 @@ _BRACKETS = re.compile(r"\[\[(?:[^\[\]|]*\|)?|\]\]|\{\{|\}\}")
 _BLANKS = re.compile(r"[ \t\u00a0]+")
 _EMPTY_PARENTHESES = re.compile(r" ?\((?:[\s,;:–]|\bor\b)*\)")
 _LOOSE_START = re.compile(r"\((?:\s*[,;:])+\s*")
-_LOOSE_END = re.compile(r"(?:[,;:]\s*)+\)")
+_LOOSE_END = re.compile(r"(?<![,;:\s])\s*[,;:][,;:\s]*\)")
 _SPACE_BEFORE = re.compile(r" +([,.;)])")
+
+
+MAX_STEPS_LOST = 10_000_000
+"""The parser reads 1 to 5 million of these a second: a page that would take longer is left out."""
+
+_CLOSED_BY = {"{{": "}}", "[[": "]]", "{|": "|}", "[": "]"}
+_MARKS = re.compile(
+    r"\{\{|\}\}|\[\[|\]\]|\{\||\|\}|\[(?=\w+:)|\]"
+    r"|<(?P<end>/?)(?P<tag>[a-z][a-z0-9]*)(?P<rest>[^<>]*)(?P<whole>>?)",
+    re.IGNORECASE,
+)
+_SINGLE_TAGS = frozenset({"br", "wbr", "hr", "meta", "link", "img"} | {"li", "dt", "dd"})
 
 
 class UnparsableMarkup(Exception):  # noqa: N818 - says what the page is
@@ -64,7 +78,9 @@ def plain_text(markup: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> str:
     Raises:
         UnparsableMarkup: the parser cannot read it.
     """
-    markup = _REFERENCE.sub("", _COMMENT.sub("", markup))
+    markup = _without_references(_COMMENT.sub("", markup))
+    if (steps := steps_lost(markup)) > MAX_STEPS_LOST:
+        raise UnparsableMarkup(f"too much markup that nothing closes ({steps:,} steps)")
     try:
         # Bold and italics nest badly in real pages: their marks are taken out afterwards.
         code = mwparserfromhell.parse(markup, skip_style_tags=True)
@@ -72,12 +88,61 @@ def plain_text(markup: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> str:
         _Writer(pieces, hidden).write(code.nodes)
     except (mwparserfromhell.parser.ParserError, RecursionError) as error:
         raise UnparsableMarkup(str(error) or type(error).__name__) from error
-    return _paragraphs(_tidy("".join(pieces)))
+    return _paragraphs(_tidy("".join(pieces))).translate(_UNSHIELD)
+
+
+def _without_references(markup: str) -> str:
+    kept: list[str] = []
+    at = 0
+    while opened := _REFERENCE.search(markup, at):
+        kept.append(markup[at : opened.start()])
+        at = opened.end()
+        if not opened[0].endswith("/>"):
+            closed = _REFERENCE_END.search(markup, at)
+            if closed is None:
+                break
+            at = closed.end()
+    return "".join(kept) + markup[at:]
+
+
+def steps_lost(markup: str) -> int:
+    """Characters that the parser reads in vain: from each mark that nothing closes to the end."""
+    opened: list[tuple[str, int]] = []
+    waiting: Counter[str] = Counter()
+    lost = 0
+    for match in _MARKS.finditer(markup):
+        mark = match[0]
+        if mark in _CLOSED_BY:
+            closer, opens = _CLOSED_BY[mark], True
+        elif mark[0] != "<":
+            closer, opens = mark, False
+        else:
+            closer, opens = match["tag"].lower(), not match["end"]
+            if closer in _SINGLE_TAGS or match["rest"].endswith("/"):
+                continue
+            if not match["whole"]:
+                lost += len(markup) - match.start()
+                continue
+        if opens:
+            opened.append((closer, match.start()))
+            waiting[closer] += 1
+        elif waiting[closer]:
+            while opened[-1][0] != closer:
+                crossed, start = opened.pop()
+                waiting[crossed] -= 1
+                lost += len(markup) - start
+            opened.pop()
+            waiting[closer] -= 1
+    return lost + sum(len(markup) - start for _, start in opened)
 
 
 # These begin the lines of headings, by level, and of list items: no page holds such characters.
 _HEADING_MARKS = "\x01\x02\x03\x04\x05\x06"
 _ITEM_MARK = "\x07"
+# What stands in <nowiki> is not tidied.
+_SHIELD = dict(zip(map(ord, "'[]{}|_"), range(0x0E, 0x15), strict=True))
+_UNSHIELD = {shield: character for character, shield in _SHIELD.items()}
+_LINE_STARTS = ("", "\n", _ITEM_MARK)
 _LINE_MARKS = {"*": _ITEM_MARK, "#": _ITEM_MARK, ";": "", ":": ""}
 
 
@@ -124,7 +189,10 @@ class _Writer:
     def _tag(self, node: nodes.Tag) -> None:
         name = str(node.tag).strip().lower()
         if node.wiki_markup in _LINE_MARKS:
-            self._out.append(_LINE_MARKS[node.wiki_markup])
+            mark = _LINE_MARKS[node.wiki_markup]
+            if node.wiki_markup == ":" and self._out and self._out[-1][-1:] not in _LINE_STARTS:
+                mark = ": "
+            self._out.append(mark)
             return
         if name in ("br", "hr"):
             self._out.append("\n")
@@ -133,7 +201,7 @@ class _Writer:
         around = "\n" if name in _BLOCK_TAGS else ""
         self._out.append(around)
         if name == "nowiki":
-            self._out.append(html.unescape(str(node.contents)))
+            self._out.append(html.unescape(str(node.contents)).translate(_SHIELD))
         else:
             self.write(node.contents.nodes)
         self._out.append(around)

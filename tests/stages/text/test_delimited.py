@@ -62,7 +62,9 @@ def test_every_table_comes_back(
     table[1:] = [[a.replace("\t", " "), b.replace("\t", " ")] for a, b in rows]
     path.write_bytes(written(table, "\t", quoting=csv.QUOTE_ALL, lineterminator=end).encode())
     found = list(tsv_records(str(path), "", ReadOptions()))
-    assert [r.text.decode() for r in found if isinstance(r, Record)] == [row[1] for row in table[1:]]
+    assert [r.text.decode() for r in found if isinstance(r, Record)] == [
+        row[1] for row in table[1:]
+    ]
 
 
 def test_a_bad_row_costs_itself(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from stages.text.encodings import HEAD_BYTES, detect_encoding
 from tests.oracle.shared_corpora import corpora
 from tests.reading import read_all
 
-FRENCH = "Né à Paris, l'évêque fut créé cardinal ; où l’on voit « des choses » étranges, ça et là. " * 9
+FRENCH = (
+    "Né à Paris, l'évêque fut créé cardinal ; où l’on voit « des choses » étranges, ça et là. " * 9
+)
 POLISH = "Zażółć gęślą jaźń. Łódź jest pięknym miastem, w którym żyją ludzie, którzy świętują. " * 9
 RUSSIAN = "Съешь же ещё этих мягких французских булок, да выпей чаю. Москва — столица. " * 9
 JAPANESE = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 9

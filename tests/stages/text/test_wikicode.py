@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.text.wikicode import HIDDEN_NAMESPACES, plain_text
+from stages.text.wikicode import HIDDEN_NAMESPACES, UnparsableMarkup, plain_text, steps_lost
 
 
 @pytest.mark.parametrize(
@@ -57,8 +58,23 @@ def test_any_markup_is_read(parts: list[str]) -> None:
     assert text == text.strip("\n")
 
 
-@pytest.mark.parametrize("part", ["[[", "{{", "{|\n", "<div>", "''", "[[a|", "{{a|", "<ref>", "==", "\n:"])
-def test_what_never_closes_is_read_in_time(part: str) -> None:
+@pytest.mark.parametrize(
+    "part",
+    ["[[", "{{a|", "{|\n", "<div>", "''", "[[a|", "<ref>", "==", "\n:", "<span x=", "[http://a ",
+     "{{a|[[b|<i>", "}}{{a|", "{{a|[[b|}}]]", "<!--", ",;", "( ,", "__A", "<br>", "{{{", "<nowiki>"],
+)  # fmt: skip
+def test_what_never_closes_is_read_or_given_up_in_time(part: str) -> None:
     began = time.monotonic()
-    plain_text(part * 20_000 + "end")
+    for count in (500, 30_000):
+        with contextlib.suppress(UnparsableMarkup):
+            plain_text(part * count + "end")
     assert time.monotonic() - began < 20
+
+
+def test_only_what_nothing_closes_is_lost() -> None:
+    assert steps_lost("{{a|[[b]]|[http://a b]}} <i>x</i> {|\n|}<br><b/> ]] }} </u>") == 0
+    assert steps_lost("{{a" + " " * 97) == 100
+    assert steps_lost("{{a|[[b}}" + " " * 91) == 96
+    assert steps_lost("<i " + " " * 97) == 100
+    with pytest.raises(UnparsableMarkup, match="closes"):
+        plain_text("{{a|" * 10_000)
