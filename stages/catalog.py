@@ -143,7 +143,7 @@ def _shard(config: Config) -> Node:
     paths = corpus.pop("paths")
     threshold = corpus.pop("max_unreadable_share")
     if config.corpus.kind == "python_docs":
-        for unused in ("format", "text_field", "encoding"):
+        for unused in ("format", "text_field", "id_field", "source_field", "encoding"):
             corpus.pop(unused)
     else:
         corpus.pop("distributions")

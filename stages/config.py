@@ -172,13 +172,35 @@ class CorpusConfig(Group):
         (),
         description="Files, folders or globs (kind: files). Absolute, or from the current folder.",
     )
-    format: Literal["auto", "text", "sentences", "jsonl", "parquet"] = Field(
+    format: Literal[
+        "auto",
+        "text",
+        "sentences",
+        "blank_lines",
+        "jsonl",
+        "csv",
+        "tsv",
+        "parquet",
+        "arrow",
+        "mediawiki",
+        "wikiextractor",
+        "wikitext",
+    ] = Field(
         "auto",
         description="text: a document a file; sentences: google-research/bert (a sentence a line, "
-        "blank lines between documents); auto: by the name's ending.",
+        "blank lines between documents); blank_lines: the same with lines of any kind; auto: by "
+        "the name's ending.",
     )
-    text_field: str = Field("text", description="Column or key that holds the text.")
-    encoding: str = Field("utf-8", description="Of text files; a BOM wins over it.")
+    text_field: str = Field(
+        "text", description='Column or key that holds the text; "article.body" in nested data.'
+    )
+    id_field: str = Field("id", description="Column or key of an id, kept as provenance.")
+    source_field: str = Field(
+        "", description="Column or key of a source, kept as provenance instead of the file's path."
+    )
+    encoding: str = Field(
+        "utf-8", description="Of text files; detect: by each file's content. A BOM wins over it."
+    )
     distributions: tuple[str, ...] = Field(
         (), description="Installed distributions that python_docs reads besides the stdlib."
     )
@@ -226,11 +248,13 @@ class CorpusConfig(Group):
     @field_validator("encoding")
     @classmethod
     def _known_encoding(cls, value: str) -> str:
+        if value == "detect":
+            return value
         try:
             codecs.lookup(value)
         except LookupError:
             raise ValueError(
-                f"{value!r} is no encoding that Python knows: try utf-8, latin-1 or cp1252"
+                f"{value!r} is no encoding that Python knows: try utf-8, latin-1, cp1252 or detect"
             ) from None
         return value
 

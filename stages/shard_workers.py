@@ -71,6 +71,8 @@ class Reader:
         held_bytes = 0
         options = ReadOptions(
             text_field=self._config.text_field,
+            id_field=self._config.id_field,
+            source_field=self._config.source_field,
             encoding=self._config.encoding,
             batch_bytes=self._batch_bytes,
         )

@@ -22,6 +22,10 @@ WIDE_CONTROLS = 0.25
 """Read byte by byte, UTF-16 and UTF-32 of what could be UTF-8 hold at least so many controls: each
 alphabet's upper byte is one (0 for Latin, 4 for Cyrillic, 9 for Devanagari)."""
 
+RIGHT_FOR_WRONG = 4
+"""Of text in another encoding that holds letters beyond ASCII, less than this share can be read as
+UTF-8 by chance."""
+
 STRAY_NULS = 0.1
 """In UTF-16, NULs in the other half of the bytes (U+3000, U+0100...) are at most this share."""
 
@@ -58,8 +62,9 @@ def file_encoding(path: str, compression: str) -> str:
 def detect_encoding(head: bytes, cut: bool = False) -> str:
     """The encoding of a text's first bytes, as a name that Python knows.
 
-    A byte order mark tells it. What can be UTF-8 is UTF-8, but for text with so many NULs and
-    control characters that it must be UTF-16 or UTF-32. All else is judged by charset-normalizer.
+    A byte order mark tells it. What can be UTF-8 (a few bytes excepted) is UTF-8, but for text with
+    so many NULs and control characters that it must be UTF-16 or UTF-32. All else is judged by
+    charset-normalizer.
 
     Args:
         head: the first bytes.
@@ -73,7 +78,7 @@ def detect_encoding(head: bytes, cut: bool = False) -> str:
         for name in _wide(head):
             if _decodes(head, name, cut):
                 return name
-    if narrow:
+    if narrow or _mostly_utf8(head):
         return "utf-8"
     candidates = [name for name in CANDIDATES if name != "cp1250" or _C1.search(head)]
     # The judge takes no character that is cut. No encoding has a line feed inside of one, but for
@@ -82,6 +87,14 @@ def detect_encoding(head: bytes, cut: bool = False) -> str:
         if name := _fittest(from_bytes(head[:end], cp_isolation=candidates)):
             return name
     return "utf-8"
+
+
+def _mostly_utf8(head: bytes) -> bool:
+    """Whether a few damaged bytes stand between characters that only UTF-8 writes like this."""
+    characters = head.decode("utf-8", "replace")
+    wrong = characters.count("\ufffd")
+    ascii_characters = len(head.translate(None, bytes(range(128, 256))))
+    return len(characters) - ascii_characters - wrong > RIGHT_FOR_WRONG * wrong
 
 
 def _controls(head: bytes) -> float:

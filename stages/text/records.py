@@ -67,8 +67,9 @@ class Reject(NamedTuple):
 
 
 def snippet(raw: bytes) -> str:
-    """The start of a record as printable text."""
-    return raw[:SNIPPET_BYTES].decode("utf-8", "backslashreplace")
+    """The start of a record as printable text, line ends and tabs as they are."""
+    text = raw[:SNIPPET_BYTES].decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def text_records(path: str, compression: str, options: ReadOptions) -> Iterator[Record | Reject]:

@@ -40,6 +40,7 @@ _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _REFERENCE = re.compile(r"<ref(?:\s[^<>]*)?>", re.IGNORECASE)
 _REFERENCE_END = re.compile(r"</ref\s*>", re.IGNORECASE)
 _QUOTES = re.compile(r"'{2,}")
+_QUOTED_LINE = re.compile(r"^.*?''.*$", re.MULTILINE)
 _SWITCH = re.compile(r"__[A-Z]{3,}__")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(?:-[a-z-]+)?|simple")
 # What is left where markup was not well formed.
@@ -208,7 +209,7 @@ class _Writer:
 
 
 def _tidy(text: str) -> str:
-    text = _QUOTES.sub(_without_quotes, _SWITCH.sub("", text))
+    text = _QUOTED_LINE.sub(_without_quotes, _SWITCH.sub("", text))
     text = _BRACKETS.sub("", _TABLE_LINE.sub("", text))
     text = _BLANKS.sub(" ", text)
     for pattern, instead in (
@@ -221,10 +222,25 @@ def _tidy(text: str) -> str:
     return text
 
 
-def _without_quotes(match: re.Match[str]) -> str:
-    """Two apostrophes are italics, three bold, five both; others are text (MediaWiki's rule)."""
-    count = len(match[0])
-    return "'" * (1 if count == 4 else max(0, count - 5))
+def _without_quotes(line: re.Match[str]) -> str:
+    """A line without the marks of italics (two apostrophes), bold (three) and both (five).
+
+    As MediaWiki does it: of other numbers the rest is text, and where neither italics nor bold are
+    closed, one mark of bold is an apostrophe before italics ("l'''amour''").
+    """
+    runs = [min(len(run), 5) for run in _QUOTES.findall(line[0])]
+    italics, bold = (sum(n in kinds for n in runs) for kinds in ((2, 5), (3, 4, 5)))
+    apostrophe = None
+    if italics % 2 and bold % 2:
+        bolds = [run.start() for run in _QUOTES.finditer(line[0]) if len(run[0]) == 3]
+        after_words = [at for at in bolds if at and not line[0][at - 1].isspace()]
+        apostrophe = next(iter(after_words or bolds), None)
+
+    def shown(run: re.Match[str]) -> str:
+        count = len(run[0])
+        return "'" * (1 if count == 4 or run.start() == apostrophe else max(0, count - 5))
+
+    return _QUOTES.sub(shown, line[0])
 
 
 def _paragraphs(text: str) -> str:

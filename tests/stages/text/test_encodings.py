@@ -67,6 +67,13 @@ def test_marks_nuls_and_what_is_no_text() -> None:
     assert detect_encoding(b"caf\xc3\xa9 \0\0\0\0\0\0") == "utf-8"
 
 
+def test_a_damaged_byte_changes_no_encoding() -> None:
+    for text in (FRENCH, RUSSIAN, JAPANESE):
+        raw = bytearray(text.encode())
+        raw[len(raw) // 2] ^= 0x81
+        assert detect_encoding(bytes(raw)) == "utf-8"
+
+
 def test_files_are_counted_by_their_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Grüße aus Köln. " * 9, "utf-8")
     (tmp_path / "b.jsonl").write_text('{"text": "Grüße aus Köln, schöne Straße."}\n' * 9, "cp1252")

@@ -75,9 +75,23 @@ def test_heads_of_docs() -> None:
     assert doc_head(b"<document id='1'>") is None
 
 
-WIKITEXT = """ \n = Robert <unk> = \n \n Robert is an actor . He had a guest @-@ starring role for 1 @,@ 000
- in 2 @.@ 5 films . \n \n = = Career = = \n \n = 1 / s and a value k = \n 1 . \n \n = = = 2000 = = = \n
- = Du Fu = \n \n A poet . \n"""
+WIKITEXT = r""" \
+ = Robert <unk> = \
+ \
+ Robert is an actor . He had a guest @-@ starring role for 1 @,@ 000
+ in 2 @.@ 5 films . \
+ \
+ = = Career = = \
+ \
+ = 1 / s and a value k = \
+ 1 . \
+ \
+ = = = 2000 = = = \
+
+ = Du Fu = \
+ \
+ A poet . \
+""".replace("\\", "")
 
 
 def test_wikitext(tmp_path: Path) -> None:

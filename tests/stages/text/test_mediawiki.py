@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -136,7 +137,7 @@ def test_the_last_revision_counts() -> None:
 def test_pages_do_not_depend_on_pieces(cuts: list[int]) -> None:
     data = (HEAD + "".join(PAGES) + END).encode()
     bounds = sorted({0, len(data), *(c for c in cuts if c < len(data))})
-    pieces = [data[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    pieces = [data[a:b] for a, b in pairwise(bounds)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stages.text.mediawiki.read_pieces", lambda path, compression: iter(pieces))
         found = list(mediawiki_records("a.xml", "", ReadOptions()))

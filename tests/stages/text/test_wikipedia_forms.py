@@ -1,8 +1,8 @@
 """The same 106 articles as a MediaWiki dump, as WikiExtractor's files and as its JSON lines.
 
-What the two extractions differ in, found on these articles (docs/formats.md lists it with counts):
-headings end in a full stop in WikiExtractor's text, italics are in quotation marks, formulas and
-code are `formula_1` and `codice_1`, and some items of lists inside lists are kept.
+docs/formats.md lists what the two extractions differ in, with counts: in WikiExtractor's text
+headings end in a full stop, italics are in quotation marks, formulas and code are `formula_1` and
+`codice_1`, and some items of lists inside lists are kept.
 """
 
 from __future__ import annotations
@@ -104,5 +104,4 @@ def test_dump_and_docs_hold_the_same_paragraphs(forms: Forms) -> None:
         of_dump += paragraphs(dump[i])
         of_docs += paragraphs(docs[i])
     shared = (of_dump & of_docs).total()
-    print(shared, of_dump.total(), of_docs.total())
-    assert shared > 0.95 * max(of_dump.total(), of_docs.total())
+    assert shared > 0.96 * max(of_dump.total(), of_docs.total())
