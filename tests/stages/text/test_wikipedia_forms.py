@@ -26,6 +26,12 @@ Forms = tuple[dict[str, str], dict[str, str], dict[str, str]]
 
 def documents(path: Path) -> dict[str, str]:
     texts, batch = read_all(path)
+    redirects = 100 if path.name == "wikipedia-en-dump" else 0
+    assert batch.records == 106 + redirects
+    assert {**batch.rejects, "redirect": batch.rejects.get("redirect", 0)} == {
+        "empty": 1,
+        "redirect": redirects,
+    }
     empty = [e.where for e in batch.examples if e.reason == "empty"]
     return dict(zip(batch.documents["id"].to_pylist(), texts, strict=True)) | dict.fromkeys(
         empty, ""
