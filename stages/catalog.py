@@ -42,6 +42,7 @@ SHARD = Stage(
     version=1,
     run="stages.shard:run",
     modules=(
+        "stages.near_duplicates",
         "stages.shard",
         "stages.shard_report",
         "stages.shard_tally",
@@ -52,6 +53,9 @@ SHARD = Stage(
         *_text("readers", "records", "streams", "python_docs"),
         *_text("encodings", "columns", "delimited", "extracted", "mediawiki", "wikicode"),
         *_text("buffers", "cleaning", "unwrapping", "sentences", "abbreviations"),
+        *_text("preparing", "boilerplate", "quality", "language", "characters", "examples"),
+        *_text("line_rules", "measures", "repetition", "segments"),
+        *_text("near_duplicates", "minhash", "random"),
         *_text("cutting", "sharding", "cuts", "pieces", "sizes"),
     ),
     libraries=("icu4py",),
@@ -167,9 +171,12 @@ def _shard(config: Config) -> Node:
             source.model_dump(mode="json", exclude={"paths"})
             for source in config.corpus.resolved_sources()
         ]
+    stage = SHARD
+    if config.corpus.languages:
+        stage = dataclasses.replace(SHARD, libraries=(*SHARD.libraries, "py3langid"))
     return Node(
         name="shard",
-        stage=SHARD,
+        stage=stage,
         config={"corpus": corpus, "seeds": {"split": config.seed_for("split")}},
         settings={
             "corpus": whole,

@@ -8,6 +8,7 @@ second pass merges the range of each shard out of all pieces; many pieces are re
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 from pipeline.stage import Context, Result, StageError
 from pipeline.store import ArtifactWriter
 from stages.config import CorpusConfig
+from stages.near_duplicates import drop_near_duplicates
 from stages.parallel import Record, run_jobs
 from stages.raw import corpus_listing
 from stages.scratch import (
@@ -53,7 +55,9 @@ def run(context: Context) -> Result:
     except StageError:
         _forget_unreadable(context, jobs)
         raise
+    dropped = drop_near_duplicates(context, config, tally.pieces)
     layout, regrouped = regroup(context, tally.pieces, config.deduplicate)
+    layout = dataclasses.replace(layout, dropped=dropped)
     cuts = _cuts(context, config, layout, tally)
     _write_shards(context, config, cuts, layout)
     return shard_result(context, tally, regrouped)

@@ -58,6 +58,7 @@ def shard_result(context: Context, tally: Tally, regrouped: Record) -> Result:
         "duplicates": duplicates,
         **{f"seconds/{step}": value for step, value in seconds.items()},
         **{f"cleaned/{step}": value for step, value in tally.cleaning.items()},
+        **{f"languages/{name}": value for name, value in tally.languages.items()},
         **{f"encodings/{name}": value for name, value in tally.encodings.items()},
         "mb_per_second_core": tally.counts["bytes_in"] / 1e6 / max(1e-9, sum(seconds.values())),
     }
@@ -65,8 +66,11 @@ def shard_result(context: Context, tally: Tally, regrouped: Record) -> Result:
         "in": tally.counts["in"],
         "out": total["documents"],
         "duplicate": duplicates,
+        **({"near_duplicate": near} if (near := total["near_duplicate_documents"]) else {}),
         **tally.rejects,
     }
+    for part in parts.values():
+        tally.quarantine(part.figures["examples"])
     quarantine = json.dumps(tally.examples, indent=1, ensure_ascii=False).encode()
     context.output.write_bytes("quarantine.json", quarantine, content=False)
     return Result(
@@ -78,7 +82,8 @@ def shard_result(context: Context, tally: Tally, regrouped: Record) -> Result:
             _sizes_histogram(sides),
             _sentences_histogram(sides),
             _cleaning_table(tally),
-            *_encodings_table(tally),
+            *_found_table("Encodings that were detected", "encoding", "files", tally.encodings),
+            *_found_table("Languages", "language", "documents", tally.languages),
             _examples_table(tally),
             _bytes_table(figures),
             _time_table(seconds, tally.counts["bytes_in"]),
@@ -136,9 +141,9 @@ def _cleaning_table(tally: Tally) -> Table:
     return Table("What cleaning did", ["step", "times"], [row for row in rows if row[1]])
 
 
-def _encodings_table(tally: Tally) -> list[Table]:
-    rows: list[list[Any]] = [[name, n] for name, n in sorted(tally.encodings.items())]
-    return [Table("Encodings that were detected", ["encoding", "files"], rows)] if rows else []
+def _found_table(title: str, what: str, counted: str, found: Mapping[str, int]) -> list[Table]:
+    rows: list[list[Any]] = [[name, n] for name, n in sorted(found.items())]
+    return [Table(title, [what, counted], rows)] if rows else []
 
 
 def _bytes_table(figures: Mapping[str, Any]) -> Table:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from stages.config import CorpusConfig
+from stages.text.cleaning import CleaningOptions
+from stages.text.language import LanguageOptions
+from stages.text.preparing import PreparingOptions
+from stages.text.quality import QualityOptions
 from stages.text.readers import Example
 from stages.text.records import snippet
 
@@ -25,6 +30,7 @@ class Tally:
         self.rejects: Counter[str] = Counter()
         self.cleaning: Counter[str] = Counter()
         self.encodings: Counter[str] = Counter()
+        self.languages: Counter[str] = Counter()
         self.seconds: dict[str, float] = defaultdict(float)
         self.examples: list[dict[str, str]] = []
         self.pieces: list[str] = []
@@ -47,7 +53,7 @@ class Tally:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add what another split told."""
-        for name in ("counts", "rejects", "cleaning", "encodings"):
+        for name in ("counts", "rejects", "cleaning", "encodings", "languages"):
             getattr(self, name).update(record[name])
         for step, seconds in record["seconds"].items():
             self.seconds[step] += seconds
@@ -56,23 +62,29 @@ class Tally:
         self.pieces += record["pieces"]
 
 
-def kept(
-    documents: pa.RecordBatch, keep: pa.Array, reasons: Mapping[str, int], tally: Tally
-) -> pa.RecordBatch:
-    """The documents to keep; the others are counted under `reasons`."""
-    tally.reject(reasons)
-    return documents.filter(keep) if any(reasons.values()) else documents
+def preparing_options(config: CorpusConfig, lines: bool) -> PreparingOptions:
+    """What the config says of cleaning; `lines`: a line is a sentence, and stays one."""
+    quality = config.quality.model_dump()
+    return PreparingOptions(
+        boilerplate=config.boilerplate,
+        cleaning=CleaningOptions(unwrap=config.unwrap and not lines, nfc=config.nfc),
+        min_characters=config.min_characters,
+        max_characters=config.max_characters,
+        quality=QualityOptions(**quality),
+        languages=LanguageOptions(config.languages, config.min_language_probability),
+    )
 
 
-def examples(documents: pa.RecordBatch, reason: str, detail: str) -> list[dict[str, str]]:
-    """The first documents that a step of cleaning dropped, as they are quarantined."""
-    first = documents.slice(0, EXAMPLES_A_REASON).to_pylist()
-    return [
-        dataclasses.asdict(
-            Example(reason, d["source"], d["id"], detail, snippet(d["text"].encode()))
-        )
-        for d in first
-    ]
+def quarantined(
+    documents: pa.RecordBatch, found: Sequence[tuple[int, str, str]]
+) -> list[dict[str, str]]:
+    """Examples for a person, from (row, reason, detail)."""
+    made = []
+    for row, reason, detail in found:
+        source, name = documents["source"][row].as_py(), documents["id"][row].as_py()
+        start = snippet(documents["text"][row].as_py().encode())
+        made.append(dataclasses.asdict(Example(reason, source, name, detail, start)))
+    return made
 
 
 class Clock:

@@ -14,14 +14,17 @@ import pyarrow.compute as pc
 
 from pipeline.store import ArtifactWriter
 from stages.config import CorpusConfig
+from stages.near_duplicates import near_duplicate_options, write_bands
 from stages.parallel import JobFailed, Record
 from stages.scratch import write_scratch_buffer, write_scratch_json
-from stages.shard_tally import Clock, Tally, examples, kept
-from stages.shuffle import Layout, merged_ranges
+from stages.shard_tally import EXAMPLES_A_REASON, Clock, Tally, preparing_options, quarantined
+from stages.shuffle import Dropped, Layout, merged_ranges
 from stages.tables import write_table
-from stages.text.cleaning import CleaningOptions, clean, long_enough
+from stages.text.language import MissingLibraryError
 from stages.text.listing import Split
+from stages.text.near_duplicates import band_rows
 from stages.text.pieces import write_piece
+from stages.text.preparing import prepare_documents
 from stages.text.readers import Batch, read
 from stages.text.records import ReadOptions
 from stages.text.sentences import sentence_ends
@@ -54,11 +57,14 @@ class Reader:
         self._config = config
         self._seed = seed
         self._batch_bytes = batch_bytes
+        self._near = near_duplicate_options(config)
+        self._bands: list[pa.Table] = []
 
     def __call__(self, job: Record) -> Record:
         """`job["split"]`: what to read; `job["number"]` names the pieces."""
         number, split = job["number"], Split.from_json(job["split"])
         tally = Tally()
+        self._bands.clear()
         try:
             self._read(number, split, tally)
             write_scratch_json(self._output, f"read/{number:05d}.json", tally.to_json())
@@ -112,6 +118,9 @@ class Reader:
             documents, origin = documents.filter(pa.array(keep)), origin.filter(pa.array(keep))
         clock.lap("hash")
         texts = documents["text"]
+        if self._near is not None:
+            self._bands.append(band_rows(texts, origin, self._near))
+            clock.lap("near duplicates")
         ends = sentence_ends(texts, "lines" if lines else config.sentences)
         clock.lap("sentences")
         rows = document_rows(
@@ -131,20 +140,18 @@ class Reader:
 
     def _clean(self, documents: pa.RecordBatch, lines: bool, tally: Tally) -> pa.RecordBatch:
         """What is left of the documents; those that are dropped are counted."""
-        config = self._config
-        cleaned = clean(
-            documents["text"], CleaningOptions(unwrap=config.unwrap and not lines, nfc=config.nfc)
+        try:
+            prepared = prepare_documents(documents["text"], preparing_options(self._config, lines))
+        except MissingLibraryError as error:
+            raise JobFailed(str(error)) from None
+        tally.cleaning.update(prepared.counts)
+        tally.languages.update(prepared.languages)
+        tally.reject(prepared.reasons)
+        tally.quarantine(
+            quarantined(documents, [(e.row, e.reason, e.detail) for e in prepared.examples])
         )
-        tally.cleaning.update(cleaned.counts)
-        documents = documents.set_column(
-            documents.schema.get_field_index("text"), "text", cleaned.texts
-        )
-        keep, short = long_enough(cleaned.texts, config.min_characters)
-        if short["too_short"]:
-            detail = f"shorter than corpus.min_characters={config.min_characters}"
-            found = pc.and_(pc.invert(keep), pc.not_equal(cleaned.texts, ""))
-            tally.quarantine(examples(documents.filter(found), "too_short", detail))
-        return kept(documents, keep, short, tally)
+        left = documents.filter(prepared.keep)
+        return left.set_column(left.schema.get_field_index("text"), "text", prepared.texts)
 
     def _write(self, split: int, tables: list[pa.Table], tally: Tally) -> None:
         clock = Clock(tally.seconds)
@@ -155,6 +162,9 @@ class Reader:
         del table
         data = write_piece(merged.rows)
         write_scratch_buffer(self._output, f"pieces/{name}", data)
+        if self._bands:
+            write_bands(self._output, name, self._bands)
+            self._bands.clear()
         tally.counts["duplicate_rows"] += merged.duplicate_rows
         tally.counts["duplicate_documents"] += merged.duplicate_documents
         tally.counts["bytes_pieces"] += data.size
@@ -169,6 +179,7 @@ class Merger:
         self._output = output
         self._layout = layout
         self._deduplicate = deduplicate
+        self._dropped = Dropped(output, layout.dropped)
 
     def __call__(self, job: Record) -> Record:
         """`job["low"]` <= key < `job["high"]`, of `job["side"]`, become `job["name"]`."""
@@ -217,10 +228,12 @@ class Merger:
         for merged in merged_ranges(
             self._output, self._layout, job["side"], job["low"], job["high"], self._deduplicate
         ):
+            rows, out = self._dropped.split(merged.rows)
             if number == 0:
                 found.counts["duplicate_rows"] += merged.duplicate_rows
                 found.counts["duplicate_documents"] += merged.duplicate_documents
-            yield merged.rows
+                found.drop(out)
+            yield rows
 
 
 class _Found:
@@ -228,7 +241,9 @@ class _Found:
 
     def __init__(self) -> None:
         names = ("rows", "documents", "copies", "duplicate_rows", "duplicate_documents")
-        self.counts = Counter(dict.fromkeys((*names, "bytes", "sentences"), 0))
+        more = ("near_duplicate_documents", "bytes", "sentences")
+        self.counts = Counter(dict.fromkeys((*names, *more), 0))
+        self.examples: list[dict[str, str]] = []
         self.document_sizes: list[int] = []
         self.sentence_sizes: list[int] = []
 
@@ -242,12 +257,22 @@ class _Found:
         self.document_sizes = summed(self.document_sizes, document_sizes(rows))
         self.sentence_sizes = summed(self.sentence_sizes, sentence_sizes(rows))
 
+    def drop(self, rows: pa.Table) -> None:
+        """Count rows of near duplicates, and keep a few as examples."""
+        first = rows.filter(pc.equal(rows["part"], 0))
+        self.counts["near_duplicate_documents"] += first.num_rows
+        room = min(EXAMPLES_A_REASON - len(self.examples), first.num_rows)
+        for batch in first.slice(0, room).to_batches():
+            found = [(i, "near_duplicate", "") for i in range(batch.num_rows)]
+            self.examples += quarantined(batch, found)
+
     def figures(self) -> dict[str, Any]:
         """As they stand in the record of the shard."""
         return {
             **self.counts,
             "document_sizes": self.document_sizes,
             "sentence_sizes": self.sentence_sizes,
+            "examples": self.examples,
         }
 
 

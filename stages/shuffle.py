@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.stage import Context
 from pipeline.store import ArtifactWriter
@@ -45,6 +47,9 @@ from stages.text.sharding import Merged, merge_rows
 DIRECT_PIECES = 128
 """Up to so many pieces, shards are merged straight out of them."""
 
+MOST_OPEN = 512
+"""Files that are held open; of more, each is opened anew for each range."""
+
 
 class Batch(NamedTuple):
     """Batch `number` of each of `files` holds the rows of one range of keys."""
@@ -60,10 +65,12 @@ class Layout:
     Attributes:
         names: of the pieces, or of the groups of runs.
         regrouped: whether they are groups of runs.
+        dropped: the scratch file of documents that stay out; "" for none.
     """
 
     names: tuple[str, ...]
     regrouped: bool = False
+    dropped: str = ""
 
     def batches(self, side: str, low: int, high: int) -> Iterator[Batch]:
         """What holds the keys from `low` to `high` - 1 of a side, in the order of keys."""
@@ -114,6 +121,8 @@ class Opened:
             rows = self._open[name][1].get_batch(batch.number)
             if rows.num_rows:
                 found.append(rows)
+            if len(batch.files) > MOST_OPEN:
+                self._keep(())
         return found
 
     def _keep(self, names: Sequence[str]) -> None:
@@ -124,17 +133,50 @@ class Opened:
 
 def plan_windows(output: ArtifactWriter, layout: Layout, side: str) -> Iterator[tuple[Window, int]]:
     """The distinct rows of a side, range by range: keys and bytes, and how many documents."""
-    with Opened(output, PLAN_COLUMNS) as opened:
+    dropped = Dropped(output, layout.dropped)
+    columns = PLAN_COLUMNS if dropped.is_empty else (*PLAN_COLUMNS, "document")
+    with Opened(output, columns) as opened:
         for number in range(2 ** BITS[side]):
             low, high = number << (64 - BITS[side]), (number + 1) << (64 - BITS[side])
             found = [b for batch in layout.batches(side, low, high) for b in opened.read(batch)]
             if not found:
                 continue
-            table = pa.Table.from_batches(found)
+            table, _ = dropped.split(pa.Table.from_batches(found))
             keys, part = table["key"].to_numpy(), table["part"].to_numpy()
             sizes = table["size"].to_numpy().astype("int64") * table["repeat"].to_numpy()
             documents = len(distinct_rows(keys[part == 0], sizes[part == 0]).keys)
             yield distinct_rows(keys, sizes), documents
+
+
+class Dropped:
+    """Documents that stay out of all shards, whatever source they are in.
+
+    Args:
+        name: of a scratch file with their origins in a column `origin`, sorted; "" for none.
+    """
+
+    def __init__(self, output: ArtifactWriter, name: str) -> None:
+        self._origins = np.zeros(0, "S16")
+        if name:
+            with open_scratch(output, name) as source:
+                column = pq.read_table(source, columns=["origin"])["origin"]
+            self._origins = _as_bytes(column)
+        self.is_empty = len(self._origins) == 0
+
+    def split(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Rows that stay, and rows of documents that do not."""
+        if self.is_empty:
+            return rows, rows.slice(0, 0)
+        origins = _as_bytes(rows["document"])
+        at = np.minimum(np.searchsorted(self._origins, origins), len(self._origins) - 1)
+        out = self._origins[at] == origins
+        return rows.filter(pa.array(~out)), rows.filter(pa.array(out))
+
+
+def _as_bytes(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.bytes_]]:
+    array = column.combine_chunks()
+    data = np.frombuffer(array.buffers()[1] or b"", "S16")
+    return data[array.offset : array.offset + len(array)]
 
 
 def merged_ranges(

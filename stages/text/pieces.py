@@ -52,25 +52,30 @@ def write_piece(rows: pa.Table) -> pa.Buffer:
     return _write((sides[side], bits, range(2**bits)) for side, bits in BITS.items())
 
 
+def write_ranges(rows: pa.Table, bits: int) -> pa.Buffer:
+    """Rows of any schema, sorted by their uint64 column key: a batch for each of 2**bits ranges."""
+    return _write([(rows, bits, range(2**bits))], rows.schema)
+
+
 def write_run(rows: pa.Table, side: str, number: int) -> pa.Buffer:
     """A run, from the rows of one range of a side, sorted by key."""
     first = number << FINE_BITS
     return _write([(rows, BITS[side] + FINE_BITS, range(first, first + 2**FINE_BITS))])
 
 
-def _write(sections: Iterable[tuple[pa.Table, int, range]]) -> pa.Buffer:
+def _write(
+    sections: Iterable[tuple[pa.Table, int, range]], schema: pa.Schema = PIECE_SCHEMA
+) -> pa.Buffer:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, PIECE_SCHEMA, options=_WRITE) as writer:
+    empty = pa.RecordBatch.from_pylist([], schema)
+    with pa.ipc.new_file(sink, schema, options=_WRITE) as writer:
         for rows, bits, numbers in sections:
             edges = np.array([*numbers, numbers.stop])
             places = np.searchsorted(_range_of(rows["key"].to_numpy(), bits), edges).tolist()
-            batch = rows.combine_chunks().to_batches()[0] if rows.num_rows else _EMPTY
+            batch = rows.combine_chunks().to_batches()[0] if rows.num_rows else empty
             for start, end in pairwise(places):
                 writer.write_batch(batch.slice(start, end - start))
     return sink.getvalue()
-
-
-_EMPTY = pa.RecordBatch.from_pylist([], PIECE_SCHEMA)
 
 
 def _range_of(keys: Keys, bits: int) -> npt.NDArray[np.int64]:
@@ -79,7 +84,7 @@ def _range_of(keys: Keys, bits: int) -> npt.NDArray[np.int64]:
 
 def open_batches(source: Any, columns: Sequence[str] | None = None) -> Any:
     """A reader whose `get_batch(i)` reads nothing but batch i, and of it only `columns`."""
-    fields = [PIECE_SCHEMA.get_field_index(name) for name in columns or PIECE_SCHEMA.names]
+    fields = columns and [PIECE_SCHEMA.get_field_index(name) for name in columns]
     # Threads of one's own: what else runs on the machine has its cores.
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     return pa.ipc.open_file(source, options=options)

@@ -16,7 +16,7 @@ from pipeline.stage import Context, Granted, Interrupted, Result
 from pipeline.stop import StopSignal
 from pipeline.store import ArtifactWriter, Store
 from pipeline.tracking import NoMetrics
-from stages import shard, shuffle
+from stages import near_duplicates, shard, shuffle
 from stages.catalog import CATALOG
 from stages.config import Config
 from stages.parallel import Record
@@ -78,6 +78,7 @@ def run_shard(
     jobs = jobs or Jobs()
     monkeypatch.setattr(shard, "run_jobs", jobs)
     monkeypatch.setattr(shuffle, "run_jobs", jobs)
+    monkeypatch.setattr(near_duplicates, "run_jobs", jobs)
     config = Config.model_validate({"corpus": corpus, "speed": {"batch_mb": batch_mb}, "seed": 7})
     node = next(n for n in CATALOG.nodes(config) if n.name == "shard")
     assert node.raw is not None

@@ -7,6 +7,7 @@ import functools
 import gzip
 import itertools
 import json
+import random
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -19,12 +20,12 @@ import pytest
 
 from pipeline.stage import Interrupted, StageError
 from pipeline.store import ArtifactWriter
-from stages import config, shard, shard_workers, shuffle
+from stages import config, near_duplicates, shard, shard_workers, shuffle
 from stages.parallel import JobFailed
 from stages.text import pieces
 from stages.text.cleaning import clean
 from stages.text.sharding import document_hash
-from tests.conftest import documents
+from tests.conftest import SENTENCES, documents
 from tests.stages.in_process import Jobs, digests, run_shard
 
 TEXTS = [" ".join(doc) for doc in documents(160)]
@@ -198,6 +199,38 @@ def test_samples_and_repeats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ma
             assert all(a != b for a, b in itertools.pairwise(rows))
     sizes = [sum(len(r["text"]) for r in rows_of(output, f"train-{i:05d}")) for i in range(4)]
     assert max(sizes) < 1.15 * min(sizes)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_near_duplicates_stay_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, many: bool
+) -> None:
+    """Of each text and its copy with another end one stays; all else is as without."""
+    distinct = [" ".join(random.Random(i).sample(SENTENCES, 12)) for i in range(30)]
+    alike = [f"{text} The end." for text in distinct[::2]]
+    path = write_jsonl(tmp_path / "a.jsonl", distinct + alike + distinct[:3])
+    corpus = {"paths": [str(path)], **CORPUS, "shards": 2, "near_duplicates": {"enabled": True}}
+    monkeypatch.setattr(near_duplicates, "BAND_BITS", 4)
+    if many:
+        many_pieces(monkeypatch)
+        monkeypatch.setattr(shuffle, "DIRECT_PIECES", 2)
+        with pytest.raises(Interrupted):
+            run_shard(monkeypatch, tmp_path / "store", corpus, Jobs(kill_after=2), batch_mb=0.002)
+    result, output = run_shard(monkeypatch, tmp_path / "store", corpus, batch_mb=0.002)
+    assert result.counts == {
+        "in": len(distinct) + len(alike) + 3,
+        "out": len(distinct),
+        "duplicate": 3,
+        "near_duplicate": len(alike),
+    }
+    assert result.figures["largest_shard_over_mean/train"] < 1.5
+    hashes = document_hash(clean(pa.array(distinct + alike)).texts).to_pylist()
+    kept = {row["document"] for row in rows_of(output)}
+    for i in range(len(distinct)):
+        same = [hashes[i], *([hashes[len(distinct) + i // 2]] if i % 2 == 0 else [])]
+        assert kept & set(same) == {min(same)}
+    quarantined = json.loads((Path(output.data) / "quarantine.json").read_text())
+    assert {e["reason"] for e in quarantined} == {"near_duplicate"}
 
 
 def test_shards_are_equal_and_the_report_says_how_much(
