@@ -53,7 +53,7 @@ SHARD = Stage(
         *_text("readers", "records", "streams", "python_docs"),
         *_text("encodings", "columns", "delimited", "extracted", "mediawiki", "wikicode"),
         *_text("buffers", "cleaning", "unwrapping", "sentences", "abbreviations"),
-        *_text("preparing", "boilerplate", "quality", "language", "characters", "examples"),
+        *_text("preparing", "boilerplate", "quality", "language", "character_kinds", "examples"),
         *_text("line_rules", "measures", "repetition", "segments"),
         *_text("near_duplicates", "minhash", "random"),
         *_text("cutting", "sharding", "cuts", "pieces", "sizes"),
