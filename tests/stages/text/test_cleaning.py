@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text import cleaning
-from stages.text.cleaning import CleaningOptions, clean, long_enough, nfc_candidates
+from stages.text.cleaning import CleaningOptions, clean, long_enough
+from stages.text.composing import nfc_candidates
 from tests.oracle import plain_cleaning
 from tests.oracle.shared_corpora import corpora
 
