@@ -106,7 +106,10 @@ def multi_bytes(data: Bytes, invisible: bool, line_breaks: bool, counts: Counter
         counts: added to, under `_NAMES`.
     """
     deleted = False
+    highest = int(data.max())
     for prefix, actions in zip(_PREFIXES, _ACTIONS, strict=True):
+        if prefix[0] > highest:
+            break
         at = _places(data, prefix)
         if not len(at):
             continue

@@ -54,7 +54,8 @@ def nfc_candidates(data: Bytes, offsets: Offsets) -> npt.NDArray[np.int64]:
         | ((lead == 0xEF) & (second >= 0xBC))
         | ((lead == 0xF0) & (second >= 0x9F) & (second < 0xAF))
     )
-    return np.unique(np.searchsorted(offsets, at[~inert], side="right") - 1)
+    until = np.searchsorted(at[~inert], offsets)
+    return np.flatnonzero(until[1:] > until[:-1])
 
 
 def compose(data: Bytes, offsets: Offsets, counts: Counter[str]) -> tuple[Bytes, Offsets]:

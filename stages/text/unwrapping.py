@@ -38,8 +38,10 @@ _LINE_OF_ITS_OWN = byte_table(b"#|>")
 _RULER = byte_table(b"-=~^*_+#.")
 _NUMBER_END = byte_table(b".)")
 _FULL_STOP = byte_table(b".:!?")
-_WITHOUT_SPACES = byte_table(range(0xE3, 0xEA), b"\xef")
-_COLON = ord(":")
+_FIRST_WITHOUT_SPACES = 0xE3
+_WITHOUT_SPACES = byte_table(range(_FIRST_WITHOUT_SPACES, 0xEA), b"\xef")
+_COLON, _DOT = ord(":"), ord(".")
+_MARK = byte_table(b"0123456789-*+#|>=~^_.:\xe2")
 
 _ONES, _HIGHS, _SPACES = (np.uint64(0x0101010101010101 * byte) for byte in (1, 0x80, SPACE))
 _Words = npt.NDArray[np.uint64]
@@ -88,7 +90,10 @@ def wrapped_breaks(
     if len(breaks):
         goes = ~_stay(padded, lines, before, _Columns(data, fillers))
         breaks, before = breaks[goes], before[goes]
-    return breaks, _without_spaces(padded, lines.last[before], lines.first[before + 1])
+    closed = np.zeros(len(breaks), np.bool_)
+    if len(breaks) and int(data.max()) >= _FIRST_WITHOUT_SPACES:
+        closed = _without_spaces(padded, lines.last[before], lines.first[before + 1])
+    return breaks, closed
 
 
 def _lines(offsets: Offsets, runs: Runs, breaks: Positions, fillers: Positions) -> _Lines:
@@ -143,51 +148,54 @@ class _Columns:
 
 def _stay(data: Bytes, lines: _Lines, before: Positions, columns: _Columns) -> Flags:
     """Of each break, by the line before it: whether it stays."""
-    width = columns(lines.first, lines.last + 1)
+    first, last, indent, behind = lines.first, lines.last, lines.indent, before + 1
+    width = columns(first, last + 1)
     blocks = np.flatnonzero(lines.opens)
     widest = np.maximum.reduceat(width, blocks)
     fits = FITS * np.repeat(widest, np.diff(np.append(blocks, len(width))))
-    narrow = width <= WIDEST_WRAP
 
-    # Only the lines at breaks that are still open are looked at; long lines never are.
-    open_ = narrow[before] & narrow[before + 1]
-    needed = np.zeros(len(width), np.bool_)
-    needed[before[open_]] = True
-    needed[before[open_] + 1] = True
-    line = np.flatnonzero(needed)
-    a = np.searchsorted(line, before[open_])
-    b = a + 1
-    first, last, indent = lines.first[line], lines.last[line], lines.indent[line]
-    word_end = _first_space(data, first, last)
-    word = columns(first, word_end)
+    item, listed, of_its_own, alone = _marks(data, lines, width, columns)
+    alone |= width > WIDEST_WRAP
+    more, less = indent[behind] > indent[before], indent[behind] < indent[before]
+    stays = alone[before] | alone[behind] | listed[behind] | of_its_own[before]
+    stays |= more & ~item[before]
+    # Whether a line opens a paragraph matters only where one indented less follows.
+    deep = np.flatnonzero(less & (indent[before] >= DEEP_INDENT))
+    line = before[deep]
+    opens = lines.opens[line] | (indent[np.maximum(line - 1, 0)] < indent[line])
+    stays[deep] |= ~opens | _FULL_STOP[data[last[line]]]
+    # A space and a word of one column at least.
+    short = np.flatnonzero(~stays & ((width + 2 <= fits)[before]))
+    start, end = first[behind[short]], last[behind[short]]
+    word = columns(start, _first_space(data, start, end))
+    # Where there are no spaces a line can be wrapped at any character.
+    word = np.where(_WITHOUT_SPACES[data[start]], np.minimum(word, 2), word)
+    stays[short] = width[before[short]] + 1 + word <= fits[before[short]]
+    return stays
+
+
+def _marks(
+    data: Bytes, lines: _Lines, width: Positions, columns: _Columns
+) -> tuple[Flags, Flags, Flags, Flags]:
+    """Of each line: is it an item, listed (items too), a line of its own, a ruler."""
+    item, listed, of_its_own, ruler = np.zeros((4, len(width)), np.bool_)
+    marked = np.flatnonzero(_MARK[data[lines.first]])
+    first, last = lines.first[marked], lines.last[marked]
     # As if spaces followed the line: a mark may stand alone.
     b0, b1, b2, b3 = (np.where(first + i <= last, data[first + i], SPACE) for i in range(4))
-    item = (
+    item[marked] = (
         (_BULLET[b0] & (b1 == SPACE))
         | ((b0 == 0xE2) & (b1 == 0x80) & (b2 == 0xA2))
         | (_DIGIT[b0] & _NUMBER_END[b1] & (b2 == SPACE))
         | (_DIGIT[b0] & _DIGIT[b1] & _NUMBER_END[b2] & (b3 == SPACE))
         | _field_names(data, first, last)
     )
-    listed = item | _LINE_OF_ITS_OWN[b0] | ((b0 == ord(".")) & (b1 == ord(".")))
-    end = data[last]
-    ruler = _RULER[b0] & (b0 == b1) & (end == b0) & (word == width[line])
-    # Where there are no spaces a line can be wrapped at any character.
-    word = np.where(_WITHOUT_SPACES[b0], np.minimum(word, 2), word)
-    opens = lines.opens[line]
-    deeper_than_last = lines.indent[line] > lines.indent[np.maximum(line - 1, 0)]
-    opens = (opens | deeper_than_last) & ~_FULL_STOP[end]
-    stays = np.ones(len(before), np.bool_)
-    stays[open_] = (
-        ruler[a]
-        | ruler[b]
-        | listed[b]
-        | _LINE_OF_ITS_OWN[b0[a]]
-        | (width[line][a] + 1 + word[b] <= fits[line][a])
-        | ((indent[b] > indent[a]) & ~item[a])
-        | ((indent[a] >= DEEP_INDENT) & (indent[b] < indent[a]) & ~opens[a])
-    )
-    return stays
+    of_its_own[marked] = _LINE_OF_ITS_OWN[b0]
+    listed[marked] = item[marked] | of_its_own[marked] | ((b0 == _DOT) & (b1 == _DOT))
+    may = (b0 == b1) & (data[last] == b0) & _RULER[b0] & (width[marked] <= WIDEST_WRAP)
+    marked, first, last = marked[may], first[may], last[may]
+    ruler[marked] = _first_space(data, first, last) > last
+    return item, listed, of_its_own, ruler
 
 
 def _first_space(data: Bytes, first: Positions, last: Positions) -> Positions:
