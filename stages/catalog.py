@@ -50,7 +50,7 @@ SHARD = Stage(
         "stages.tables",
         *_text("listing", "folders", "readers", "records", "streams", "python_docs"),
         *_text("buffers", "cleaning", "characters", "composing", "runs", "white_space"),
-        *_text("unwrapping", "sentences", "abbreviations"),
+        *_text("unwrapping", "sentences", "icu", "abbreviations"),
         *_text("cutting", "sharding", "cuts", "pieces", "sizes"),
     ),
     libraries=("icu4py",),

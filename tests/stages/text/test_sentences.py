@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.text import sentences
+from stages.text import icu
 from stages.text.cleaning import CleaningOptions, clean
 from stages.text.sentences import sentence_ends
 from tests.oracle import plain_sentences
@@ -38,12 +38,12 @@ def split(text: str, method: str = "icu") -> list[str]:
 @given(st.lists(TEXTS, min_size=1, max_size=8), st.sampled_from([1, 40, 128_000]))
 def test_equals_one_call_a_document(texts: list[str], group: int) -> None:
     column = clean(pa.array(texts, pa.string()), CleaningOptions(unwrap=False)).texts
-    default = sentences.GROUP_BYTES
-    sentences.GROUP_BYTES = group
+    default = icu.GROUP_BYTES
+    icu.GROUP_BYTES = group
     try:
         ends = sentence_ends(column)
     finally:
-        sentences.GROUP_BYTES = default
+        icu.GROUP_BYTES = default
     ends.validate(full=True)
     assert ends.type == pa.list_(pa.uint32())
     assert ends.to_pylist() == [plain_sentences.sentence_ends(t) for t in column.to_pylist()]
