@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.config import RunConfig
 from pipeline.stage import Json, Node, RawInput, Resources, Stage
 from stages.config import Config, PhaseConfig
+from stages.plugins import plugin_source
 from stages.summary import summary_lines
 
 
@@ -50,7 +51,7 @@ SHARD = Stage(
         "stages.tables",
         *_text("listing", "folders", "readers", "records", "streams", "python_docs"),
         *_text("buffers", "cleaning", "characters", "composing", "runs", "white_space"),
-        *_text("unwrapping", "sentences", "icu", "abbreviations"),
+        *_text("unwrapping", "sentences", "icu", "abbreviations", "splitters"),
         *_text("cutting", "sharding", "cuts", "pieces", "sizes"),
     ),
     libraries=("icu4py",),
@@ -162,10 +163,17 @@ def _shard(config: Config) -> Node:
             corpus.pop(unused)
     else:
         corpus.pop("distributions")
+    sentences, stage, plugins = config.corpus.sentences, SHARD, {}
+    if sentences == "sentencex":
+        stage = dataclasses.replace(SHARD, libraries=(*SHARD.libraries, "sentencex"))
+    else:
+        corpus.pop("language")
+    if ":" in sentences:
+        plugins = {"plugins": {"corpus.sentences": plugin_source("corpus.sentences", sentences)}}
     return Node(
         name="shard",
-        stage=SHARD,
-        config={"corpus": corpus, "seeds": {"split": config.seed_for("split")}},
+        stage=stage,
+        config={"corpus": corpus, "seeds": {"split": config.seed_for("split")}, **plugins},
         settings={
             "corpus": {"paths": paths, "max_unreadable_share": threshold},
             "speed": config.speed.model_dump(mode="json"),

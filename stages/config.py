@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import math
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -23,6 +24,8 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Amount = Annotated[float, Field(ge=0.0)]
 OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+_PLUGIN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 class QualityConfig(Group):
@@ -195,6 +198,21 @@ class CorpusConfig(Group):
         True, description="Join hard-wrapped lines of a paragraph; blank lines stay breaks."
     )
     nfc: bool = Field(True, description="Compose characters (Unicode NFC): one spelling a word.")
+    invisible: bool = Field(
+        True,
+        description="Remove soft hyphens, zero-width spaces, direction marks, byte order marks. "
+        "Control characters always go: no later stage can hold them.",
+    )
+    line_breaks: bool = Field(
+        True,
+        description="Form feeds, vertical tabs, NEL, LS and PS become newlines; false: spaces. "
+        "CR and CRLF always become newlines.",
+    )
+    white_space: bool = Field(
+        True,
+        description="Single spaces, at most one blank line; false: indentation and runs stay. Tabs "
+        "and special spaces always become spaces, and both ends of a document are stripped.",
+    )
     deduplicate: bool = Field(True, description="Keep one of several equal documents.")
     near_duplicates: NearDuplicatesConfig = NearDuplicatesConfig()
     quality: QualityConfig = QualityConfig()
@@ -206,8 +224,14 @@ class CorpusConfig(Group):
     min_language_probability: Share = Field(
         0.5, description="Documents whose language is less certain are left out."
     )
-    sentences: Literal["icu", "lines"] = Field(
-        "icu", description="icu: ICU rules with abbreviations; lines: a sentence a line."
+    sentences: str = Field(
+        "icu",
+        description="icu: ICU rules with abbreviations; sentencex: rules of some 300 languages; "
+        "lines: a sentence a line; package.module:function: your own, from a document's text to "
+        "the list of its sentences.",
+    )
+    language: Annotated[str, Field(pattern="^[a-z]{2,3}$")] = Field(
+        "en", description="ISO 639 code of the text's language, for sentences: sentencex."
     )
     max_document_bytes: Annotated[int, Field(ge=1000)] = Field(
         1_000_000, description="Longer documents are cut at sentence ends; parts keep their origin."
@@ -233,6 +257,16 @@ class CorpusConfig(Group):
                 f"{value!r} is no encoding that Python knows: try utf-8, latin-1 or cp1252"
             ) from None
         return value
+
+    @field_validator("sentences")
+    @classmethod
+    def _known_sentences(cls, value: str) -> str:
+        if value in ("icu", "sentencex", "lines") or _PLUGIN.fullmatch(value):
+            return value
+        raise ValueError(
+            f"{value!r} is no way to split sentences: use icu, sentencex, lines, or "
+            "package.module:function"
+        )
 
     @model_validator(mode="after")
     def _lengths(self) -> Self:

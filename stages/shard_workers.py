@@ -35,6 +35,7 @@ from stages.text.sharding import (
     merge_rows,
 )
 from stages.text.sizes import document_sizes, sentence_sizes, summed
+from stages.text.splitters import SplitterError
 
 PIECE_BYTES = 16_000_000
 """Cleaned text that the first pass holds before it writes a piece."""
@@ -107,7 +108,11 @@ class Reader:
             documents, origin = documents.filter(pa.array(keep)), origin.filter(pa.array(keep))
         clock.lap("hash")
         texts = documents["text"]
-        ends = sentence_ends(texts, "lines" if lines else config.sentences)
+        try:
+            ends = sentence_ends(texts, "lines" if lines else config.sentences, config.language)
+        except SplitterError as error:
+            where = "" if error.row is None else _place(documents, error.row)
+            raise JobFailed(f"corpus.sentences: {error}{where}") from error
         clock.lap("sentences")
         rows = document_rows(
             documents,
@@ -127,9 +132,14 @@ class Reader:
     def _clean(self, documents: pa.RecordBatch, lines: bool, tally: Tally) -> pa.RecordBatch:
         """What is left of the documents; those that are dropped are counted."""
         config = self._config
-        cleaned = clean(
-            documents["text"], CleaningOptions(unwrap=config.unwrap and not lines, nfc=config.nfc)
+        options = CleaningOptions(
+            unwrap=config.unwrap and not lines,
+            nfc=config.nfc,
+            invisible=config.invisible,
+            line_breaks=config.line_breaks,
+            white_space=config.white_space,
         )
+        cleaned = clean(documents["text"], options)
         tally.cleaning.update(cleaned.counts)
         documents = documents.set_column(
             documents.schema.get_field_index("text"), "text", cleaned.texts
@@ -155,6 +165,11 @@ class Reader:
         tally.counts["bytes_pieces"] += data.size
         tally.pieces.append(name)
         clock.lap("scratch")
+
+
+def _place(documents: pa.RecordBatch, row: int) -> str:
+    source, name = documents.column("source")[row].as_py(), documents.column("id")[row].as_py()
+    return f" (document {name} of {source})" if name else f" (document {source})"
 
 
 class Merger:

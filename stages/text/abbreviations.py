@@ -65,7 +65,7 @@ _LAST_PAIRS = _last_pairs()
 
 
 def ends_with_abbreviation(
-    data: Bytes, ends: Positions, starts: Positions, previous: Positions
+    data: Bytes, ends: Positions, following: Positions, starts: Positions, previous: Positions
 ) -> Flags:
     """Whether what stands before each end does not end a sentence, for all its full stop.
 
@@ -73,7 +73,8 @@ def ends_with_abbreviation(
 
     Args:
         data: UTF-8 of all texts.
-        ends: positions behind the last byte of a candidate; a space and more text follow.
+        ends: positions behind the last byte of a candidate.
+        following: where, behind white space, more text of the same line stands.
         starts: the first position of each end's text; nothing before it is looked at.
         previous: the end of the candidate before, or the text's start.
     """
@@ -96,7 +97,7 @@ def ends_with_abbreviation(
     initial = (length == 1) & _UPPER[window[:, -1]] & (window[:, -1] != ord("I"))
     word = np.where(inside, _LOWER[window], 0)[:, 1:].astype(np.uint8)
     keys = np.ascontiguousarray(word).view(f"S{LONGEST}")[:, 0]
-    before_number = _DIGIT[data[ends[at] + 1]] & _among(keys, _KEYS_BEFORE_NUMBERS)
+    before_number = _DIGIT[data[following[at]]] & _among(keys, _KEYS_BEFORE_NUMBERS)
     listed = (_among(keys, _KEYS) | before_number) & (length <= LONGEST)
     # A number that is all there is of a sentence ("1.", "12.") belongs to what follows.
     number = (_DIGIT[window] | ~inside).all(axis=1) & (length >= 1) & (length <= 3)

@@ -5,12 +5,12 @@ the end of each text is one. So sentence k of a text is `text[ends[k - 1]:ends[k
 first) with white space at its start only, and all sentences together are the text.
 
 "icu" is ICU's sentence rules (UAX #29), and behind them a merge over a short list of abbreviations:
-faster and better than ICU's own suppressions. "lines" takes every line as a sentence.
+faster and better than ICU's own suppressions. "lines" takes every line as a sentence. "sentencex"
+knows the abbreviations of many languages. "package.module:function" is a function of one's own
+(`splitters`).
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,25 +20,41 @@ import pyarrow.compute as pc
 from stages.text.abbreviations import ends_with_abbreviation
 from stages.text.buffers import Bytes, Offsets, Positions, byte_table, text_buffer
 from stages.text.icu import icu_ends
+from stages.text.splitters import ends_by, load_splitter, sentencex_splitter
 
-Method = Literal["icu", "lines"]
+METHODS = ("icu", "lines", "sentencex")
 
 _SPACE, _NEWLINE = 32, 10
 _LOWER_CASE = byte_table(b"abcdefghijklmnopqrstuvwxyz")
 _BLANK = byte_table(b" \t\n\v\f\r")
 
 
-def sentence_ends(texts: pa.Array, method: Method = "icu") -> pa.ListArray:
+def sentence_ends(texts: pa.Array, method: str = "icu", language: str = "en") -> pa.ListArray:
     """Ends of the sentences of each text: list<uint32>, rising byte offsets into its UTF-8.
 
     The last end is the text's length without white space behind; a blank text has none. A newline
-    always ends a sentence. The result of a text does not depend on its neighbours.
+    always ends a sentence, but a function of one's own may say otherwise. The result of a text does
+    not depend on its neighbours.
+
+    Args:
+        texts: strings [n], cleaned.
+        method: one of `METHODS`, or "package.module:function".
+        language: ISO 639 code; only sentencex asks for it.
 
     Raises:
         ValueError: an unknown method, a null text, or a column not of strings.
+        SplitterError: the function cannot be imported, raises, or gives something else than the
+            sentences of the text.
     """
+    if method not in METHODS and ":" not in method:
+        raise ValueError(
+            f"unknown sentence method {method!r}: use {', '.join(METHODS)} or "
+            '"package.module:function"'
+        )
     if method not in ("icu", "lines"):
-        raise ValueError(f"unknown sentence method {method!r}: use icu or lines")
+        text_buffer(texts)  # refuses nulls and other columns
+        own = sentencex_splitter(language) if method == "sentencex" else load_splitter(method)
+        return ends_by(own, texts, method)
     data, starts = _lines_of_texts(texts)
     ends = icu_ends(data) if method == "icu" else np.flatnonzero(data == _NEWLINE)
     ends, document = _trim(data, starts, ends)
@@ -83,11 +99,16 @@ def _inside_sentence(
 ) -> npt.NDArray[np.bool_]:
     """Ends behind an abbreviation or before a small letter, with more text on the line."""
     more = np.flatnonzero(document[:-1] == document[1:])
-    more = more[data[ends[more]] == _SPACE]  # a newline ends a sentence whatever it is
     inside = np.zeros(len(ends), np.bool_)
+    # A newline ends a sentence whatever it is. White space that is not cleaned may be long.
+    following = ends[more]
+    while len(more) and (blank := data[following] == _SPACE).any():
+        following = following + blank
+    on_line = (data[following] != _NEWLINE) & (following > ends[more])
+    more, following = more[on_line], following[on_line]
     start = starts[document]
     previous = np.maximum(np.append(0, ends[:-1]), start)
-    inside[more] = ends_with_abbreviation(data, ends[more], start[more], previous[more])
+    inside[more] = ends_with_abbreviation(data, ends[more], following, start[more], previous[more])
     # As UAX #29 has it for full stops: “Why?” she asked.
-    inside[more] |= _LOWER_CASE[data[ends[more] + 1]]
+    inside[more] |= _LOWER_CASE[data[following]]
     return inside

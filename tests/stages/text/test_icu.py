@@ -16,6 +16,7 @@ LONG = st.sampled_from(
         "долго ли, коротко ли, шёл он лесом, полем, и пришёл к морю",
         "12,345 67,890 (all of them) [and more] {yes} 'so' \"be it\" 1",
         "1234567890 1234567890 1234567890 1234567890 1234567890 1234567",
+        "1 2 3 4 5 6 7 8 9 10 11 12 and 1 2 3 4 5 6 7 8 9 10 11 12 13 14",
     ]
 )
 # Terminators of many scripts, what goes on behind them (close, extend, format), and line ends.
@@ -23,7 +24,8 @@ MARKS = st.one_of(
     st.sampled_from(list(".!?\n)”» 。！؟।॥།።։។။․﹒．\u0301\u200d\u00ad\u0903\r\x85\u2028😀")),
     st.sampled_from(["e\u0301.", ". a", ". A", ".1", "...", "?! ", ". ", "  ", "A.B. "]),
 )
-TEXTS = st.lists(st.one_of(LONG, MARKS, st.text(max_size=3)), max_size=14).map("".join)
+SHORT = st.lists(st.one_of(MARKS, st.text(max_size=3)), min_size=1, max_size=3).map("".join)
+TEXTS = st.lists(st.tuples(SHORT, LONG).map("".join), max_size=6).map("".join)
 
 
 @settings(max_examples=500, deadline=None)
