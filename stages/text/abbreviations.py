@@ -34,6 +34,7 @@ _DIGITS = b"0123456789"
 _STOPS = b" \t\n([{<\"'/-"
 _LOWER = np.frombuffer(bytes(range(256)).lower(), np.uint8)
 _STOPS_WORD = byte_table(_STOPS)
+_BLANK = byte_table(b" \t\n\v\f\r")
 _UPPER = byte_table(range(0x41, 0x5B))
 _DIGIT = byte_table(_DIGITS)
 _FULL_STOP = ord(".")
@@ -99,9 +100,15 @@ def ends_with_abbreviation(
     keys = np.ascontiguousarray(word).view(f"S{LONGEST}")[:, 0]
     before_number = _DIGIT[data[following[at]]] & _among(keys, _KEYS_BEFORE_NUMBERS)
     listed = (_among(keys, _KEYS) | before_number) & (length <= LONGEST)
-    # A number that is all there is of a sentence ("1.", "12.") belongs to what follows.
+    # A number that is all there is of a sentence ("1.", "12.") belongs to what follows; a bracket
+    # may stand before it.
     number = (_DIGIT[window] | ~inside).all(axis=1) & (length >= 1) & (length <= 3)
-    number &= previous[at] >= ends[at] - 3 - length
+    numbers = np.flatnonzero(number)
+    start, begin = (ends[at] - 1 - length)[numbers], previous[at][numbers]
+    near = begin >= start - 2
+    while (blank := _BLANK[data[begin]]).any():
+        begin = begin + blank
+    number[numbers] = near | (begin == start)
     result[at] = initial | listed | number
     return result
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 import unicodedata
 
 import numpy as np
@@ -39,23 +40,26 @@ def cleaned(text: str, **options: bool) -> str:
     return clean(pa.array([text]), CleaningOptions(**options)).texts[0].as_py()
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(TEXTS, min_size=1, max_size=6), st.booleans(), st.booleans())
-def test_equals_the_plain_twin(texts: list[str], unwrap: bool, nfc: bool) -> None:
-    result = clean(pa.array(texts, pa.string()), CleaningOptions(unwrap, nfc)).texts
+OPTIONS = st.builds(CleaningOptions, *[st.sampled_from([True, True, False])] * 5)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=6), OPTIONS)
+def test_equals_the_plain_twin(texts: list[str], options: CleaningOptions) -> None:
+    result = clean(pa.array(texts, pa.string()), options).texts
     result.validate(full=True)
-    assert result.to_pylist() == [plain_cleaning.clean(t, unwrap, nfc) for t in texts]
+    assert result.to_pylist() == [plain_cleaning.clean(t, **vars(options)) for t in texts]
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(TEXTS, max_size=6), st.integers(1, 60))
-def test_blocks_make_no_difference(texts: list[str], size: int) -> None:
+@given(st.lists(TEXTS, max_size=6), st.integers(1, 60), OPTIONS)
+def test_blocks_make_no_difference(texts: list[str], size: int, options: CleaningOptions) -> None:
     column = pa.array(texts, pa.string())
-    whole = clean(column)
+    whole = clean(column, options)
     default = cleaning.BLOCK_BYTES
     cleaning.BLOCK_BYTES = size
     try:
-        parts = clean(column)
+        parts = clean(column, options)
     finally:
         cleaning.BLOCK_BYTES = default
     assert parts.texts.equals(whole.texts)
@@ -119,6 +123,42 @@ def test_counts_say_what_was_done() -> None:
         "joined_lines": 0,
         "white_space": 3,
     }
+
+
+def test_each_step_can_be_off_and_counts_only_what_it_did() -> None:
+    text = "\ufeffOne\x0ctwo\u2028three\r\nfour  five\n\n\n\n  six\u200b\0\ttab "
+    off = CleaningOptions(False, False, False, False, False)
+    result = clean(pa.array([text]), off)
+    assert result.texts.to_pylist() == ["\ufeffOne two three\nfour  five\n\n\n\n  six\u200b tab"]
+    assert {step: n for step, n in result.counts.items() if n} == {
+        "controls": 1,
+        "spaces": 3,
+        "line_breaks": 1,
+        "white_space": 1,
+    }
+    on = clean(pa.array([text]), KEEP_LINES)
+    assert on.texts.to_pylist() == ["One\ntwo\nthree\nfour five\n\nsix tab"]
+    assert {step: n for step, n in on.counts.items() if n} == {
+        "controls": 1,
+        "invisible": 2,
+        "spaces": 1,
+        "line_breaks": 3,
+        "white_space": 6,
+    }
+
+
+def test_memory_stays_a_few_times_the_text() -> None:
+    """Blocks bound what cleaning holds beside its input and output; one long text is a block."""
+    text = (
+        "It is a truth universally acknowledged, that a single man in\n  possession.\r\n" * 20_000
+    )
+    for texts in ([text], [text[i : i + 300] for i in range(0, len(text), 300)]):
+        column = pa.array(texts)
+        tracemalloc.start()
+        clean(column)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 14 * len(text)
 
 
 PRIDE = (
