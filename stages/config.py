@@ -230,7 +230,7 @@ class CorpusConfig(Group):
         "lines: a sentence a line; package.module:function: your own, from a document's text to "
         "the list of its sentences.",
     )
-    language: Annotated[str, Field(pattern="^[a-z]{2,3}$")] = Field(
+    language: str = Field(
         "en", description="ISO 639 code of the text's language, for sentences: sentencex."
     )
     max_document_bytes: Annotated[int, Field(ge=1000)] = Field(
@@ -264,8 +264,17 @@ class CorpusConfig(Group):
         if value in ("icu", "sentencex", "lines") or _PLUGIN.fullmatch(value):
             return value
         raise ValueError(
-            f"{value!r} is no way to split sentences: use icu, sentencex, lines, or "
+            f"corpus.sentences={value} is no way to split sentences: use icu, sentencex, lines, or "
             "package.module:function"
+        )
+
+    @field_validator("language")
+    @classmethod
+    def _known_language(cls, value: str) -> str:
+        if re.fullmatch("[a-z]{2,3}", value):
+            return value
+        raise ValueError(
+            f"corpus.language={value} is no ISO 639 code: two or three small letters, as en or de"
         )
 
     @model_validator(mode="after")

@@ -15,13 +15,14 @@ from stages.text.buffers import Bytes, Positions, byte_table
 GROUP_BYTES = 256_000
 """Text split at a time. A call a document would cost more than the splitting itself."""
 
-KEPT = 16
+KEPT = 8
 """Bytes kept behind and before what may end a sentence: more is left out where it is safe."""
 
 _NEWLINE = 10
-_LETTER = byte_table(range(0x41, 0x5B), range(0x61, 0x7B), range(0xC4, 0xCA), b"\xd0\xd1")
-# Characters that are no terminators and join none before: ASCII, and letters of two bytes.
-_BASE = byte_table(range(0x80), range(0xC3, 0xCA), b"\xd0\xd1")
+_CONTINUATION = byte_table(range(0x80, 0xC0))
+# Between two places: first bytes of letters, and of what is no mark that joins the letter before.
+_LETTER = byte_table(range(0x41, 0x5B), range(0x61, 0x7B), range(0xC4, 0xCA), b"\xd0\xd1\xe1")
+_BASE = byte_table(range(0x80), range(0xC3, 0xCA), b"\xd0\xd1\xe1")
 
 
 def icu_ends(data: Bytes) -> Positions:
@@ -79,10 +80,13 @@ def _left_out(data: Bytes) -> tuple[Positions, Positions]:
     at = np.flatnonzero(stop)
     if len(at) * 8 > len(data):
         at = at[:1]
-    gap = np.flatnonzero(np.diff(at) > 2 * KEPT + 8)
+    gap = np.flatnonzero(np.diff(at) > 3 * KEPT)
     start, end = at[gap] + KEPT, at[gap + 1] - KEPT
+    for _ in range(2):
+        start += _CONTINUATION[data[start]]
+        end -= _CONTINUATION[data[end]]
     letter = _LETTER[data[start - 1]] | _LETTER[data[start - 2]] | _LETTER[data[start - 3]]
-    safe = letter & _BASE[data[start]] & _BASE[data[end]]
+    safe = letter & _BASE[data[end]]
     return start[safe], end[safe]
 
 

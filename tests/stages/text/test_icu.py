@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stages.text import icu
@@ -30,6 +30,7 @@ TEXTS = st.lists(st.tuples(SHORT, LONG).map("".join), max_size=6).map("".join)
 
 @settings(max_examples=500, deadline=None)
 @given(TEXTS)
+@example("a. Long, long ago, before all of it,\x85there was a time that nobody remembers")
 def test_what_is_left_out_has_no_say(text: str) -> None:
     data = np.frombuffer(f"{text}\n".encode(), np.uint8)
     assert icu.icu_ends(data).tolist() == icu._breaks_of(data).tolist()
