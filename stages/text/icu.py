@@ -20,9 +20,8 @@ KEPT = 8
 
 _NEWLINE = 10
 _CONTINUATION = byte_table(range(0x80, 0xC0))
-# Between two places: first bytes of letters, and of what is no mark that joins the letter before.
+# First bytes of letters, among the characters that stand between two places.
 _LETTER = byte_table(range(0x41, 0x5B), range(0x61, 0x7B), range(0xC4, 0xCA), b"\xd0\xd1\xe1")
-_BASE = byte_table(range(0x80), range(0xC3, 0xCA), b"\xd0\xd1\xe1")
 
 
 def icu_ends(data: Bytes) -> Positions:
@@ -65,8 +64,9 @@ def _left_out(data: Bytes) -> tuple[Positions, Positions]:
 
     A boundary stands behind a terminator (`.!?`, or one of many characters beyond Latin) or at a
     line's end. What follows a terminator is looked at up to the next letter, and what stands before
-    it back to the next character that is no mark. So between two places that may be terminators,
-    all but the beginning with a letter in it, and the end from a plain character on, has no say.
+    it back to the last character that is no combining mark. Whatever may be a terminator, a mark or
+    a line's end is a *place* here, all else plain: so of the plain text between two places, all but
+    a beginning with a letter in it, and some of the end, has no say.
     """
     stop = (data == ord(".")) | (data == ord("!")) | (data == ord("?")) | (data < 32)
     highest = int(data.max())
@@ -85,8 +85,7 @@ def _left_out(data: Bytes) -> tuple[Positions, Positions]:
     for _ in range(2):
         start += _CONTINUATION[data[start]]
         end -= _CONTINUATION[data[end]]
-    letter = _LETTER[data[start - 1]] | _LETTER[data[start - 2]] | _LETTER[data[start - 3]]
-    safe = letter & _BASE[data[end]]
+    safe = _LETTER[data[start - 1]] | _LETTER[data[start - 2]] | _LETTER[data[start - 3]]
     return start[safe], end[safe]
 
 
