@@ -6,9 +6,8 @@ import unicodedata
 from collections import Counter
 
 import numpy as np
-import numpy.typing as npt
 
-from stages.text.buffers import Bytes, Flags, Offsets
+from stages.text.buffers import Bytes, Flags, Offsets, Positions
 
 _FIRST_NOT_INERT = 0xCC
 
@@ -26,8 +25,27 @@ def _not_inert() -> Flags:
 
 _NOT_INERT = _not_inert()
 
+_INDIC = range(0x800, 0x1000)
+"""What the lead byte E0 stands for: Indic scripts, Thai, Lao, Tibetan; marks are many there."""
 
-def nfc_candidates(data: Bytes, offsets: Offsets) -> npt.NDArray[np.int64]:
+
+def _indic() -> tuple[Bytes, Flags, Flags, Flags]:
+    """By character of `_INDIC`: combining class; NFC changes it; first, second of a composition."""
+    classes = np.array([unicodedata.combining(chr(code)) for code in _INDIC], np.uint8)
+    changes = np.array([not unicodedata.is_normalized("NFC", chr(code)) for code in _INDIC])
+    first, second = np.zeros((2, len(_INDIC)), np.bool_)
+    for code in _INDIC:
+        parts = unicodedata.decomposition(chr(code)).split()
+        # What is normally decomposed is never composed.
+        if len(parts) == 2 and not parts[0].startswith("<") and not changes[code - _INDIC[0]]:
+            first[int(parts[0], 16) - _INDIC[0]] = second[int(parts[1], 16) - _INDIC[0]] = True
+    return classes, changes, first, second
+
+
+_CLASS, _CHANGES, _FIRST, _SECOND = _indic()
+
+
+def nfc_candidates(data: Bytes, offsets: Offsets) -> Positions:
     """Indices of the texts that NFC may change: a quick check on lead bytes, never too few.
 
     Latin, Cyrillic, Vietnamese, Chinese, Japanese, composed Korean, punctuation and emoji pass.
@@ -54,8 +72,25 @@ def nfc_candidates(data: Bytes, offsets: Offsets) -> npt.NDArray[np.int64]:
         | ((lead == 0xEF) & (second >= 0xBC))
         | ((lead == 0xF0) & (second >= 0x9F) & (second < 0xAF))
     )
+    inert[lead == 0xE0] = _indic_inert(data, at[lead == 0xE0])
     until = np.searchsorted(at[~inert], offsets)
     return np.flatnonzero(until[1:] > until[:-1])
+
+
+def _indic_inert(data: Bytes, at: Positions) -> Flags:
+    """Of each character of `_INDIC`: neither changed, nor moved, nor joined to the one before.
+
+    What stands before and is not of `_INDIC` is inert, or makes its text a candidate by itself.
+    """
+    code = (data[at + 1].astype(np.intp) & 0x1F) << 6 | (data[at + 2] & 0x3F)
+    before = np.append(code[:1], code[:-1])
+    adjacent = at - np.append(-3, at[:-1]) == 3
+    adjacent[:1] = False
+    mark = _CLASS[before] > 0
+    moved = (_CLASS[code] > 0) & (_CLASS[before] > _CLASS[code])
+    joined = _SECOND[code] & (_FIRST[before] | mark)
+    inert: Flags = ~(_CHANGES[code] | (adjacent & (moved | joined)))
+    return inert
 
 
 def compose(data: Bytes, offsets: Offsets, counts: Counter[str]) -> tuple[Bytes, Offsets]:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text import cleaning
+from stages.text.buffers import text_buffer
 from stages.text.cleaning import CleaningOptions, clean, long_enough
 from stages.text.composing import nfc_candidates
 from tests.oracle import plain_cleaning
@@ -91,11 +92,28 @@ def test_nfc_quick_check_misses_nothing() -> None:
     data = np.frombuffer(b"".join(texts), np.uint8)
     candidates = set(nfc_candidates(data, offsets).tolist())
     for i, code in enumerate(characters):
-        if i in candidates or 0x2000 <= code <= 0x200A:
+        if i in candidates or 0x2000 <= code <= 0x200A or 0x800 <= code < 0x1000:
             continue
         assert unicodedata.is_normalized("NFC", chr(code)), hex(code)
         assert unicodedata.combining(chr(code)) == 0, hex(code)
         assert code not in composed_of, hex(code)
+
+
+def test_nfc_quick_check_of_indic_marks_misses_nothing() -> None:
+    """Marks are normal there, so they are looked at with what stands before them."""
+    block = [chr(code) for code in range(0x800, 0x1000)]
+    marks = [c for c in block if unicodedata.combining(c)]
+    parts = {d.split()[-1] for c in block if (d := unicodedata.decomposition(c))}
+    seconds = [*marks, *(chr(int(p, 16)) for p in parts)]
+    some = ["\u0928", "\u09c7", "\u0dd9", "\u0301", "a", "\u200d"]
+    texts = [a + b for a in block for b in seconds]
+    texts += [a + b + c for a in some for b in marks for c in seconds]
+    texts += block
+    data, offsets = text_buffer(pa.array(texts))
+    candidates = set(nfc_candidates(data, offsets).tolist())
+    assert len(candidates) < len(texts) / 2
+    for i, text in enumerate(texts):
+        assert i in candidates or unicodedata.is_normalized("NFC", text), ascii(text)
 
 
 def test_spellings_of_one_word_become_one() -> None:
