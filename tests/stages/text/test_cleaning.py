@@ -16,6 +16,7 @@ from stages.text.buffers import text_buffer
 from stages.text.cleaning import CleaningOptions, clean, long_enough
 from stages.text.composing import nfc_candidates
 from tests.oracle import plain_cleaning
+from tests.oracle.real_text import FILES, paragraphs
 from tests.oracle.shared_corpora import corpora
 
 KEEP_LINES = CleaningOptions(unwrap=False)
@@ -44,7 +45,7 @@ def cleaned(text: str, **options: bool) -> str:
 OPTIONS = st.builds(CleaningOptions, *[st.sampled_from([True, True, False])] * 5)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=6), OPTIONS)
 def test_equals_the_plain_twin(texts: list[str], options: CleaningOptions) -> None:
     result = clean(pa.array(texts, pa.string()), options).texts
@@ -279,4 +280,11 @@ def test_empty_and_sliced_columns() -> None:
 def test_real_documents_equal_the_plain_twin(name: str) -> None:
     with gzip.open(corpora() / name, "rt", encoding="utf-8") as file:
         texts = [json.loads(line)["text"] for line in file][:60]
+    assert clean(pa.array(texts)).texts.to_pylist() == [plain_cleaning.clean(t) for t in texts]
+
+
+@pytest.mark.parametrize("language", list(FILES))
+def test_real_text_equals_the_plain_twin(language: str) -> None:
+    texts = paragraphs(language, 60_000)
+    texts.append("\r\n\r\n".join(texts))
     assert clean(pa.array(texts)).texts.to_pylist() == [plain_cleaning.clean(t) for t in texts]

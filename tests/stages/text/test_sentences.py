@@ -11,6 +11,7 @@ from stages.text import icu
 from stages.text.cleaning import CleaningOptions, clean
 from stages.text.sentences import sentence_ends
 from tests.oracle import plain_sentences
+from tests.oracle.real_text import FILES, paragraphs
 from tests.oracle.shared_corpora import corpora
 
 PIECES = st.one_of(
@@ -139,6 +140,13 @@ def test_sliced_and_empty_columns() -> None:
     assert sentence_ends(pa.array([], pa.string())).to_pylist() == []
     with pytest.raises(ValueError, match="icu, lines, sentencex or"):
         sentence_ends(column, "punkt")
+
+
+@pytest.mark.parametrize("language", list(FILES))
+def test_real_text_equals_one_call_a_document(language: str) -> None:
+    column = clean(pa.array(paragraphs(language, 60_000))).texts
+    wanted = [plain_sentences.sentence_ends(t) for t in column.to_pylist()]
+    assert sentence_ends(column).to_pylist() == wanted
 
 
 @pytest.mark.parametrize(
