@@ -10,7 +10,9 @@ import pytest
 from pipeline.stage import UserError
 from stages.catalog import CATALOG
 from stages.config import Config
+from stages.parallel import JobFailed
 from stages.plugins import plugin_source
+from tests.stages.in_process import run_shard
 
 CODE = "raise SystemExit('imported')\n\ndef split(text):\n    return [text]\n"
 
@@ -85,3 +87,23 @@ def test_other_words_are_refused(sentences: str) -> None:
 def test_languages_are_codes(language: str) -> None:
     with pytest.raises(ValueError, match="language"):
         Config.model_validate({"corpus": {"kind": "python_docs", "language": language}})
+
+
+def test_the_stage_splits_by_it_or_names_the_document(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "def split(text):\n    return text.replace('; ', ';|').split('|')\n\n"
+        "def lose(text):\n    return text[:5]\n"
+    )
+    (package / "inner" / "semicolons_for_a_test.py").write_text(code, encoding="utf-8")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for i in range(60):
+        (corpus / f"{i:02d}.txt").write_text(f"The {i}th of them; and é; more of it" * 3, "utf-8")
+    settings = {"kind": "files", "paths": [str(corpus)], "validation_share": 0.2}
+    name = "mine_for_a_test.inner.semicolons_for_a_test"
+    result, _ = run_shard(monkeypatch, tmp_path / "a", {**settings, "sentences": f"{name}:split"})
+    assert result.figures["sentences"] == 60 * 7
+    with pytest.raises(JobFailed, match=r"corpus\.sentences: .*:lose gave a string.*\d\d\.txt"):
+        run_shard(monkeypatch, tmp_path / "b", {**settings, "sentences": f"{name}:lose"})
