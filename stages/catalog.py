@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.config import RunConfig
 from pipeline.stage import Json, Node, RawInput, Resources, Stage
 from stages.config import INHERITED, Config, PhaseConfig
+from stages.plugins import plugin_source
 from stages.summary import summary_lines
 
 
@@ -52,10 +53,11 @@ SHARD = Stage(
         *_text("listing", "folders", "uris", "splitting", "ranges", "dump_ranges"),
         *_text("readers", "records", "streams", "python_docs"),
         *_text("encodings", "columns", "delimited", "extracted", "mediawiki", "wikicode"),
-        *_text("buffers", "cleaning", "unwrapping", "sentences", "abbreviations"),
         *_text("preparing", "boilerplate", "quality", "language", "character_kinds", "examples"),
         *_text("line_rules", "measures", "repetition", "segments"),
         *_text("near_duplicates", "minhash", "random"),
+        *_text("buffers", "cleaning", "characters", "composing", "runs", "white_space"),
+        *_text("unwrapping", "sentences", "icu", "abbreviations", "splitters"),
         *_text("cutting", "sharding", "cuts", "pieces", "sizes"),
     ),
     libraries=("icu4py",),
@@ -165,19 +167,25 @@ def _shard(config: Config) -> Node:
         outside |= {*INHERITED} - {"sample", "repeat"}
     else:
         outside |= {"distributions"} | ({*INHERITED} if config.corpus.sources else set())
+    sentences, libraries, plugins = config.corpus.sentences, list(SHARD.libraries), {}
+    if config.corpus.languages:
+        libraries.append("py3langid")
+    if sentences == "sentencex":
+        libraries.append("sentencex")
+    else:
+        outside.add("language")
+    if ":" in sentences:
+        plugins = {"plugins": {"corpus.sentences": plugin_source("corpus.sentences", sentences)}}
     corpus = {key: value for key, value in whole.items() if key not in outside}
     if config.corpus.sources:
         corpus["sources"] = [
             source.model_dump(mode="json", exclude={"paths"})
             for source in config.corpus.resolved_sources()
         ]
-    stage = SHARD
-    if config.corpus.languages:
-        stage = dataclasses.replace(SHARD, libraries=(*SHARD.libraries, "py3langid"))
     return Node(
         name="shard",
-        stage=stage,
-        config={"corpus": corpus, "seeds": {"split": config.seed_for("split")}},
+        stage=dataclasses.replace(SHARD, libraries=tuple(libraries)),
+        config={"corpus": corpus, "seeds": {"split": config.seed_for("split")}, **plugins},
         settings={
             "corpus": whole,
             "speed": config.speed.model_dump(mode="json"),

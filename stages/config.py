@@ -11,6 +11,7 @@ import codecs
 import difflib
 import hashlib
 import math
+import re
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
@@ -25,6 +26,8 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Amount = Annotated[float, Field(ge=0.0)]
 OpenShare = Annotated[float, Field(gt=0.0, lt=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+_PLUGIN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 Sample = Annotated[float, Field(gt=0.0, le=1.0)]
@@ -278,6 +281,21 @@ class CorpusConfig(Group):
         True, description="Join hard-wrapped lines of a paragraph; blank lines stay breaks."
     )
     nfc: bool = Field(True, description="Compose characters (Unicode NFC): one spelling a word.")
+    invisible: bool = Field(
+        True,
+        description="Remove soft hyphens, zero-width spaces, direction marks, byte order marks. "
+        "Control characters always go: no later stage can hold them.",
+    )
+    line_breaks: bool = Field(
+        True,
+        description="Form feeds, vertical tabs, NEL, LS and PS become newlines; false: spaces. "
+        "CR and CRLF always become newlines.",
+    )
+    white_space: bool = Field(
+        True,
+        description="Single spaces, at most one blank line; false: indentation and runs stay. Tabs "
+        "and special spaces always become spaces, and both ends of a document are stripped.",
+    )
     deduplicate: bool = Field(True, description="Keep one of several equal documents.")
     near_duplicates: NearDuplicatesConfig = NearDuplicatesConfig()
     quality: QualityConfig = QualityConfig()
@@ -289,8 +307,14 @@ class CorpusConfig(Group):
     min_language_probability: Share = Field(
         0.5, description="Documents whose language is less certain are left out."
     )
-    sentences: Literal["icu", "lines"] = Field(
-        "icu", description="icu: ICU rules with abbreviations; lines: a sentence a line."
+    sentences: str = Field(
+        "icu",
+        description="icu: ICU rules with abbreviations; sentencex: rules of some 300 languages; "
+        "lines: a sentence a line; package.module:function: your own, from a document's text to "
+        "the list of its sentences.",
+    )
+    language: str = Field(
+        "en", description="ISO 639 code of the text's language, for sentences: sentencex."
     )
     max_document_bytes: Annotated[int, Field(ge=1000)] = Field(
         1_000_000, description="Longer documents are cut at sentence ends; parts keep their origin."
@@ -343,6 +367,25 @@ class CorpusConfig(Group):
                 f"corpus.sources: two sources are named {twice!r}: give each a name of its own"
             )
         return self
+
+    @field_validator("sentences")
+    @classmethod
+    def _known_sentences(cls, value: str) -> str:
+        if value in ("icu", "sentencex", "lines") or _PLUGIN.fullmatch(value):
+            return value
+        raise ValueError(
+            f"corpus.sentences={value} is no way to split sentences: use icu, sentencex, lines, or "
+            "package.module:function"
+        )
+
+    @field_validator("language")
+    @classmethod
+    def _known_language(cls, value: str) -> str:
+        if re.fullmatch("[a-z]{2,3}", value):
+            return value
+        raise ValueError(
+            f"corpus.language={value} is no ISO 639 code: two or three small letters, as en or de"
+        )
 
     @model_validator(mode="after")
     def _lengths(self) -> Self:

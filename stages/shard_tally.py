@@ -62,12 +62,22 @@ class Tally:
         self.pieces += record["pieces"]
 
 
-def preparing_options(config: CorpusConfig, lines: bool) -> PreparingOptions:
-    """What the config says of cleaning; `lines`: a line is a sentence, and stays one."""
+WHOLE_LINES = frozenset({"sentences", "mediawiki", "wikiextractor", "wikitext"})
+"""Formats whose lines are sentences or paragraphs: never wrapped, whatever a mixed corpus says."""
+
+
+def preparing_options(config: CorpusConfig, format: str) -> PreparingOptions:
+    """What the config says of cleaning a source of this format."""
     quality = config.quality.model_dump()
     return PreparingOptions(
         boilerplate=config.boilerplate,
-        cleaning=CleaningOptions(unwrap=config.unwrap and not lines, nfc=config.nfc),
+        cleaning=CleaningOptions(
+            unwrap=config.unwrap and format not in WHOLE_LINES,
+            nfc=config.nfc,
+            invisible=config.invisible,
+            line_breaks=config.line_breaks,
+            white_space=config.white_space,
+        ),
         min_characters=config.min_characters,
         max_characters=config.max_characters,
         quality=QualityOptions(**quality),

@@ -38,6 +38,7 @@ from stages.text.sharding import (
     merge_rows,
 )
 from stages.text.sizes import document_sizes, sentence_sizes, summed
+from stages.text.splitters import SplitterError
 from stages.text.uris import RemoteFailure
 
 PIECE_BYTES = 16_000_000
@@ -108,7 +109,7 @@ class Reader:
         tally.quarantine([dataclasses.asdict(e) for e in batch.examples])
         clock = Clock(tally.seconds)
         lines = split.format == "sentences"
-        documents = self._clean(batch.documents, lines, tally)
+        documents = self._clean(batch.documents, split.format, tally)
         clock.lap("clean")
         origin = document_hash(documents["text"])
         share = split.sample
@@ -121,7 +122,11 @@ class Reader:
         if self._near is not None:
             self._bands.append(band_rows(texts, origin, self._near))
             clock.lap("near duplicates")
-        ends = sentence_ends(texts, "lines" if lines else config.sentences)
+        try:
+            ends = sentence_ends(texts, "lines" if lines else config.sentences, config.language)
+        except SplitterError as error:
+            where = "" if error.row is None else _place(documents, error.row)
+            raise JobFailed(f"corpus.sentences: {error}{where}") from error
         clock.lap("sentences")
         rows = document_rows(
             documents,
@@ -138,10 +143,10 @@ class Reader:
         clock.lap("hash")
         return rows
 
-    def _clean(self, documents: pa.RecordBatch, lines: bool, tally: Tally) -> pa.RecordBatch:
+    def _clean(self, documents: pa.RecordBatch, format: str, tally: Tally) -> pa.RecordBatch:
         """What is left of the documents; those that are dropped are counted."""
         try:
-            prepared = prepare_documents(documents["text"], preparing_options(self._config, lines))
+            prepared = prepare_documents(documents["text"], preparing_options(self._config, format))
         except MissingLibraryError as error:
             raise JobFailed(str(error)) from None
         tally.cleaning.update(prepared.counts)
@@ -170,6 +175,11 @@ class Reader:
         tally.counts["bytes_pieces"] += data.size
         tally.pieces.append(name)
         clock.lap("scratch")
+
+
+def _place(documents: pa.RecordBatch, row: int) -> str:
+    source, name = documents.column("source")[row].as_py(), documents.column("id")[row].as_py()
+    return f" (document {name} of {source})" if name else f" (document {source})"
 
 
 class Merger:

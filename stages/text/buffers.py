@@ -10,7 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Bytes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
 Offsets = npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
 
 
 def text_buffer(texts: pa.Array) -> tuple[Bytes, Offsets]:
@@ -55,3 +57,35 @@ def text_array(data: Bytes, offsets: Offsets) -> pa.StringArray:
         raise ValueError(f"{len(data)} bytes do not fit one column of strings: use smaller batches")
     buffers: list[Any] = [pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
     return pa.StringArray.from_buffers(len(offsets) - 1, *buffers)
+
+
+def byte_table(*groups: bytes | range) -> Flags:
+    """bool [256]: which bytes are in one of the groups."""
+    table = np.zeros(256, np.bool_)
+    for group in groups:
+        table[list(group)] = True
+    return table
+
+
+class Rank:
+    """How many flags are set before a position, in constant time.
+
+    A bitmap with a count a word (Jacobson 1989): several times faster than a running sum.
+    """
+
+    def __init__(self, flags: Flags) -> None:
+        """`flags`: bool [n]; positions 0 to n can be asked for."""
+        packed = np.packbits(flags, bitorder="little")
+        # A word more than needed, so that position n has one.
+        words = np.zeros(len(packed) // 8 + 2, "<u8")
+        words.view(np.uint8)[: len(packed)] = packed
+        self._words = words
+        self._before = np.zeros(len(words), np.int64)
+        np.cumsum(np.bitwise_count(words[:-1]), out=self._before[1:])
+
+    def __call__(self, at: Positions) -> Positions:
+        """int64, for each of `at`: the number of flags set in [0, at)."""
+        word = at >> 6
+        below = (np.uint64(1) << (at & 63).astype(np.uint64)) - np.uint64(1)
+        count: Positions = self._before[word] + np.bitwise_count(self._words[word] & below)
+        return count

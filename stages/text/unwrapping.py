@@ -20,157 +20,214 @@ spaces (Chinese, Japanese). Blank lines are never touched.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
-from stages.text.buffers import Bytes, Offsets
+from stages.text.buffers import Bytes, Flags, Offsets, Positions, Rank, byte_table
+from stages.text.runs import NEWLINE, SPACE, Runs
 
 WIDEST_WRAP = 160
 FITS = 0.8
 DEEP_INDENT = 4
 
-Flags = npt.NDArray[np.bool_]
-Positions = npt.NDArray[np.int64]
+_DIGIT = byte_table(b"0123456789")
+_BULLET = byte_table(b"-*+")
+_LINE_OF_ITS_OWN = byte_table(b"#|>")
+_RULER = byte_table(b"-=~^*_+#.")
+_NUMBER_END = byte_table(b".)")
+_FULL_STOP = byte_table(b".:!?")
+_FIRST_WITHOUT_SPACES = 0xE3
+_WITHOUT_SPACES = byte_table(range(_FIRST_WITHOUT_SPACES, 0xEA), b"\xef")
+_COLON, _DOT = ord(":"), ord(".")
+_MARK = byte_table(b"0123456789-*+#|>=~^_.:\xe2")
 
-_SPACE, _NEWLINE, _DELETED = 32, 10, 0
-
-
-def _bytes_of(*groups: bytes | range) -> Flags:
-    table = np.zeros(256, np.bool_)
-    for group in groups:
-        table[list(group)] = True
-    return table
-
-
-_DIGIT = _bytes_of(b"0123456789")
-_BULLET = _bytes_of(b"-*+")
-_LINE_OF_ITS_OWN = _bytes_of(b"#|>")
-_RULER = _bytes_of(b"-=~^*_+#.")
-_NUMBER_END = _bytes_of(b".)")
-_FULL_STOP = _bytes_of(b".:!?")
-_WITHOUT_SPACES = _bytes_of(range(0xE3, 0xEA), b"\xef")
-_CONTINUATION = _bytes_of(range(0x80, 0xC0))
-# Display columns by lead byte: East Asian characters and emoji are two wide.
-_COLUMNS = np.where(_CONTINUATION, 0, 1).astype(np.int8)
-_COLUMNS[0xE3:0xEE] = 2
-_COLUMNS[0xEF:0xF8] = 2
+_ONES, _HIGHS, _SPACES = (np.uint64(0x0101010101010101 * byte) for byte in (1, 0x80, SPACE))
+_Words = npt.NDArray[np.uint64]
 
 
-def join_wrapped_lines(data: Bytes, offsets: Offsets) -> int:
-    """Join the hard-wrapped lines of each text in place.
+@dataclass(frozen=True)
+class _Lines:
+    """Lines that are not blank, of all texts.
+
+    Attributes:
+        first, last: [n] positions of the first and last byte that is not white space.
+        indent: [n] columns before it.
+        opens: [n] whether a blank line or the text's beginning stands before.
+        before: [breaks] the line before each break; the next line stands behind it.
+    """
+
+    first: Positions
+    last: Positions
+    indent: Positions
+    opens: Flags
+    before: Positions
+
+
+def wrapped_breaks(
+    data: Bytes, offsets: Offsets, runs: Runs, inside: Flags
+) -> tuple[Positions, Flags]:
+    """The line breaks that are to be taken out.
 
     Args:
-        data: UTF-8 without control characters but newlines; written to. A newline becomes a space,
-            or 0 where nothing is to stand.
+        data: UTF-8 without control characters but newlines; carriage returns have no width.
         offsets: n + 1 offsets of the texts.
+        runs: those of the column.
+        inside: `runs.inside()`.
 
     Returns:
-        How many lines were joined to the one before.
+        Indices of runs, rising; and of each, whether not even a space stands in its place.
     """
-    newlines = np.flatnonzero(data == _NEWLINE)
-    if not len(newlines):
-        return 0
-    # Lines end at newlines and at the ends of texts; a text's end comes before a newline there,
-    # which starts the next text.
-    ends = np.concatenate((offsets[1:], newlines))
-    order = np.argsort(ends, kind="stable")
-    ends = ends[order]
-    at_newline = order >= len(offsets) - 1
-    starts = np.concatenate(([0], ends[:-1] + at_newline[:-1]))
-
-    # A sentinel behind the data lets the look-ups below run over its end.
-    padded = np.append(data, np.zeros(4, np.uint8))
-    solid = np.append(np.flatnonzero(data != _SPACE), len(data))
-    first = solid[np.searchsorted(solid, starts)]
-    last = solid[np.searchsorted(solid, ends) - 1]
-    blank = first >= ends
-    first = np.where(blank, starts, first)
-    last = np.where(blank, starts, last)
-
-    keep = _breaks_that_stay(padded, starts, first, last, blank, at_newline)
-    joined = np.flatnonzero(at_newline[:-1] & ~keep)
-    closed = _without_spaces(padded, last[joined], first[joined + 1])
-    data[ends[joined]] = np.where(closed, _DELETED, _SPACE)
-    # The indentation behind a break that leaves nothing has to go too.
-    for line in joined[closed & (first[joined + 1] > starts[joined + 1])]:
-        data[starts[line + 1] : first[line + 1]] = _DELETED
-    for line in joined[closed & (last[joined] + 1 < ends[joined])]:
-        tail = data[last[line] : ends[line]]
-        tail[tail == _SPACE] = _DELETED
-    return len(joined)
+    breaks = np.flatnonzero(inside & (runs.newlines > 0))
+    # What stands behind the data lets the look-ups below run over its end.
+    padded = np.append(data, np.zeros(8, np.uint8))
+    # A carriage return before a newline is neither inside a line nor before one.
+    fillers = runs.fillers[padded[runs.fillers + 1] != NEWLINE]
+    lines = _lines(offsets, runs, breaks, fillers)
+    single = runs.newlines[breaks] == 1
+    breaks, before = breaks[single], lines.before[single]
+    if len(breaks):
+        goes = ~_stay(padded, lines, before, _Columns(data, fillers))
+        breaks, before = breaks[goes], before[goes]
+    closed = np.zeros(len(breaks), np.bool_)
+    if len(breaks) and int(data.max()) >= _FIRST_WITHOUT_SPACES:
+        closed = _without_spaces(padded, lines.last[before], lines.first[before + 1])
+    return breaks, closed
 
 
-def _breaks_that_stay(
-    data: Bytes,
-    starts: Positions,
-    first: Positions,
-    last: Positions,
-    blank: Flags,
-    at_newline: Flags,
-) -> Flags:
-    """For each line but the last of all: whether the break behind it stays."""
-    indent = first - starts
-    width, word = _widths(data, first, last, blank)
+def _lines(offsets: Offsets, runs: Runs, breaks: Positions, fillers: Positions) -> _Lines:
+    start, end = offsets[:-1][offsets[1:] > offsets[:-1]], offsets[1:][offsets[1:] > offsets[:-1]]
+    first, line, last = start.copy(), start.copy(), end - 1
+    headed = np.searchsorted(start, runs.start[runs.heads])
+    first[headed] = runs.end[runs.heads]
+    line[headed] = runs.line[runs.heads]
+    last[np.searchsorted(end, runs.end[runs.tails])] = runs.start[runs.tails] - 1
+    filled = first <= last
+    first, line, last = first[filled], line[filled], last[filled]
 
-    text_start = np.append(True, ~at_newline[:-1])
-    block_starts = np.flatnonzero(blank | text_start)
-    widest = np.maximum.reduceat(width, block_starts)
-    block_width = np.repeat(widest, np.diff(np.append(block_starts, len(starts))))
+    # Each text has a line more than it has breaks.
+    break_at = runs.start[breaks]
+    before = np.arange(len(breaks)) + np.searchsorted(first, break_at) - 1
+    head = np.arange(len(first)) + np.searchsorted(break_at, first)
+    n = len(first) + len(breaks)
+    firsts, lasts, starts = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+    firsts[head], firsts[before + 1] = first, runs.end[breaks]
+    lasts[np.append(head[1:], n)[: len(head)] - 1], lasts[before] = last, break_at - 1
+    starts[head], starts[before + 1] = line, runs.line[breaks]
+    indent = firsts - starts
+    if len(fillers):
+        indent -= np.searchsorted(fillers, firsts) - np.searchsorted(fillers, starts)
+    opens = np.ones(n, np.bool_)
+    opens[before + 1] = runs.newlines[breaks] > 1
+    return _Lines(firsts, lasts, indent, opens, before)
 
+
+class _Columns:
+    """Display columns between positions: East Asian characters and emoji are two wide."""
+
+    def __init__(self, data: Bytes, fillers: Positions) -> None:
+        highest = int(data.max())
+        self._none = self._wide = None
+        if highest >= 0x80 or len(fillers):
+            none = data.view(np.int8) < -64  # continuation bytes
+            none[fillers] = True
+            self._none = Rank(none)
+        if highest >= 0xE3:
+            self._wide = Rank((data >= 0xE3) & (data != 0xEE))
+
+    def __call__(self, start: Positions, end: Positions) -> Positions:
+        """Columns of [start, end)."""
+        width = end - start
+        if self._none is not None:
+            width = width - self._none(end) + self._none(start)
+        if self._wide is not None:
+            width = width + self._wide(end) - self._wide(start)
+        return width
+
+
+def _stay(data: Bytes, lines: _Lines, before: Positions, columns: _Columns) -> Flags:
+    """Of each break, by the line before it: whether it stays."""
+    first, last, indent, behind = lines.first, lines.last, lines.indent, before + 1
+    width = columns(first, last + 1)
+    blocks = np.flatnonzero(lines.opens)
+    widest = np.maximum.reduceat(width, blocks)
+    fits = FITS * np.repeat(widest, np.diff(np.append(blocks, len(width))))
+
+    item, listed, of_its_own, alone = _marks(data, lines, width, columns)
+    alone |= width > WIDEST_WRAP
+    more, less = indent[behind] > indent[before], indent[behind] < indent[before]
+    stays = alone[before] | alone[behind] | listed[behind] | of_its_own[before]
+    stays |= more & ~item[before]
+    # Whether a line opens a paragraph matters only where one indented less follows.
+    deep = np.flatnonzero(less & (indent[before] >= DEEP_INDENT))
+    line = before[deep]
+    opens = lines.opens[line] | (indent[np.maximum(line - 1, 0)] < indent[line])
+    stays[deep] |= ~opens | _FULL_STOP[data[last[line]]]
+    # A space and a word of one column at least.
+    short = np.flatnonzero(~stays & ((width + 2 <= fits)[before]))
+    start, end = first[behind[short]], last[behind[short]]
+    word = columns(start, _first_space(data, start, end))
+    # Where there are no spaces a line can be wrapped at any character.
+    word = np.where(_WITHOUT_SPACES[data[start]], np.minimum(word, 2), word)
+    stays[short] = width[before[short]] + 1 + word <= fits[before[short]]
+    return stays
+
+
+def _marks(
+    data: Bytes, lines: _Lines, width: Positions, columns: _Columns
+) -> tuple[Flags, Flags, Flags, Flags]:
+    """Of each line: is it an item, listed (items too), a line of its own, a ruler."""
+    item, listed, of_its_own, ruler = np.zeros((4, len(width)), np.bool_)
+    marked = np.flatnonzero(_MARK[data[lines.first]])
+    first, last = lines.first[marked], lines.last[marked]
     # As if spaces followed the line: a mark may stand alone.
-    b0, b1, b2, b3 = (np.where(first + i <= last, data[first + i], _SPACE) for i in range(4))
-    item = (
-        (_BULLET[b0] & (b1 == _SPACE))
+    b0, b1, b2, b3 = (np.where(first + i <= last, data[first + i], SPACE) for i in range(4))
+    item[marked] = (
+        (_BULLET[b0] & (b1 == SPACE))
         | ((b0 == 0xE2) & (b1 == 0x80) & (b2 == 0xA2))
-        | (_DIGIT[b0] & _NUMBER_END[b1] & (b2 == _SPACE))
-        | (_DIGIT[b0] & _DIGIT[b1] & _NUMBER_END[b2] & (b3 == _SPACE))
+        | (_DIGIT[b0] & _NUMBER_END[b1] & (b2 == SPACE))
+        | (_DIGIT[b0] & _DIGIT[b1] & _NUMBER_END[b2] & (b3 == SPACE))
         | _field_names(data, first, last)
     )
-    listed = item | _LINE_OF_ITS_OWN[b0] | ((b0 == ord(".")) & (b1 == ord(".")))
-    ruler = _RULER[b0] & (b0 == b1) & (data[last] == b0) & (word == width)
-    short = width[:-1] + 1 + word[1:] <= FITS * block_width[:-1]
-    wide = width > WIDEST_WRAP
-    deeper = (indent[1:] > indent[:-1]) & ~item[:-1]
-    opens = np.append(True, (indent[:-1] < indent[1:]) | blank[:-1]) | text_start
-    opens &= ~_FULL_STOP[data[last]]
-    left_block = (indent[:-1] >= DEEP_INDENT) & (indent[1:] < indent[:-1]) & ~opens[:-1]
-    alone = blank | ruler | wide
-    stays: Flags = (
-        alone[:-1]
-        | alone[1:]
-        | listed[1:]
-        | _LINE_OF_ITS_OWN[b0][:-1]
-        | short
-        | deeper
-        | left_block
-    )
-    return stays
+    of_its_own[marked] = _LINE_OF_ITS_OWN[b0]
+    listed[marked] = item[marked] | of_its_own[marked] | ((b0 == _DOT) & (b1 == _DOT))
+    may = (b0 == b1) & (data[last] == b0) & _RULER[b0] & (width[marked] <= WIDEST_WRAP)
+    marked, first, last = marked[may], first[may], last[may]
+    ruler[marked] = _first_space(data, first, last) > last
+    return item, listed, of_its_own, ruler
+
+
+def _first_space(data: Bytes, first: Positions, last: Positions) -> Positions:
+    """Where the first space behind each `first` is, `last` + 1 if there is none before.
+
+    Args:
+        data: eight bytes longer than what is looked at.
+    """
+    # Eight bytes at a time, without a loop over them (Mycroft 1987).
+    words: _Words = np.ndarray((len(data) - 7,), "<u8", data.data, 0, (1,))
+    found = last + 1
+    rows, at = np.arange(len(first)), first
+    while len(rows):
+        other = words[at] ^ _SPACES
+        zeros = (other - _ONES) & ~other & _HIGHS
+        hit = zeros != 0
+        spaces = at + (np.bitwise_count((zeros - np.uint64(1)) & ~zeros) >> 3)
+        found[rows[hit]] = np.minimum(found[rows[hit]], spaces[hit])
+        more = ~hit & (at + 8 <= last[rows])
+        rows, at = rows[more], at[more] + 8
+    return found
 
 
 def _field_names(data: Bytes, first: Positions, last: Positions) -> Flags:
     """Whether each line starts with a field name (`:param x: `); a role (":math:`x`") is text."""
-    fields = data[first] == ord(":")
+    fields = data[first] == _COLON
     if fields.any():
-        colons = np.append(np.flatnonzero(data == ord(":")), len(data) - 1)
+        colons = np.append(np.flatnonzero(data == _COLON), len(data) - 1)
         second = colons[np.minimum(np.searchsorted(colons, first) + 1, len(colons) - 1)]
         following = data[np.minimum(second + 1, len(data) - 1)]
-        fields &= (second == last) | ((second < last) & (following == _SPACE))
+        fields &= (second == last) | ((second < last) & (following == SPACE))
     return np.asarray(fields)
-
-
-def _widths(
-    data: Bytes, first: Positions, last: Positions, blank: Flags
-) -> tuple[Positions, Positions]:
-    """Columns of each line (white space at its ends left out) and of its first word."""
-    columns = np.cumsum(_COLUMNS[data], dtype=np.int32)
-    # `last` may stand on the continuation byte of a character; these are 0 wide.
-    before = columns[first] - _COLUMNS[data[first]]
-    width = np.where(blank, 0, columns[last] - before)
-    spaces = np.append(np.flatnonzero(data == _SPACE), len(data))
-    word_end = np.minimum(spaces[np.searchsorted(spaces, first)] - 1, last)
-    word = np.where(blank, 0, columns[word_end] - before)
-    # Where there are no spaces a line can be wrapped at any character.
-    return width, np.where(_WITHOUT_SPACES[data[first]], np.minimum(word, 2), word)
 
 
 def _without_spaces(data: Bytes, last: Positions, first: Positions) -> Flags:
@@ -180,7 +237,7 @@ def _without_spaces(data: Bytes, last: Positions, first: Positions) -> Flags:
     """
     lead = last.copy()
     for _ in range(3):
-        lead = np.where(_CONTINUATION[data[lead]], lead - 1, lead)
+        lead -= data.view(np.int8)[lead] < -64  # a continuation byte
     sides = []
     for at in (lead, first):
         mark = (data[at] == 0xE2) & (data[at + 1] == 0x80)

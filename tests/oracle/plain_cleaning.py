@@ -5,21 +5,33 @@ from __future__ import annotations
 import re
 import unicodedata
 
-NEWLINES = re.compile("\r\n|[\r\v\f\x85\u2028\u2029]")
+RETURNS = re.compile("\r\n|\r")
+SEPARATORS = re.compile("[\v\f\x85\u2028\u2029]")
 SPACES = re.compile("[\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]")
-REMOVED = re.compile(
-    "[\0-\x08\x0e-\x1f\x7f-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
-)
+CONTROLS = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f]")
+INVISIBLE = re.compile("[\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 
 
-def clean(text: str, unwrap: bool = True, nfc: bool = True) -> str:
-    # NUL, as all controls, goes before CR and LF meet.
-    text = NEWLINES.sub("\n", text)
-    text = REMOVED.sub("", SPACES.sub(" ", text))
+def clean(
+    text: str,
+    unwrap: bool = True,
+    nfc: bool = True,
+    invisible: bool = True,
+    line_breaks: bool = True,
+    white_space: bool = True,
+) -> str:
+    # NUL, as all controls, goes after CR and LF met.
+    text = RETURNS.sub("\n", text)
+    text = SEPARATORS.sub("\n" if line_breaks else " ", text)
+    text = CONTROLS.sub("", SPACES.sub(" ", text))
+    if invisible:
+        text = INVISIBLE.sub("", text)
     if nfc:
         text = unicodedata.normalize("NFC", text)
     if unwrap:
         text = join_wrapped_lines(text)
+    if not white_space:
+        return text.strip(" \n")
     lines = [re.sub(" +", " ", line).strip(" ") for line in text.split("\n")]
     return re.sub("\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
 
@@ -74,7 +86,7 @@ def join_wrapped_lines(text: str) -> str:
         closed = (without_spaces(a) and (without_spaces(b) or is_mark(b))) or (
             is_mark(a) and without_spaces(b)
         )
-        joined = left + right if closed else joined + " " + lines[i]
+        joined = left + right if closed else f"{left} {right}"
     return joined
 
 

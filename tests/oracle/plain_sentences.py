@@ -29,14 +29,20 @@ def goes_on(text: str, end: int, previous: int) -> bool:
     """Whether the full stop before `end` does not end a sentence."""
     if end == len(text.rstrip(BLANK)) or text[end] != " ":
         return False
-    if text[end + 1] in "abcdefghijklmnopqrstuvwxyz":
+    following = text[end:].lstrip(" ")[0]
+    if following == "\n":
+        return False
+    if following in "abcdefghijklmnopqrstuvwxyz":
         return True
     if text[end - 1] != ".":
         return False
     word = LAST_WORD.search(text[: end - 1]).group()  # type: ignore[union-attr]
     if len(word) == 1 and word in "ABCDEFGHJKLMNOPQRSTUVWXYZ":
         return True
-    if text[previous : end - 1].strip() == word and re.fullmatch(r"[0-9]{1,3}", word):
+    before = text[previous : end - 1 - len(word)]
+    # White space, or a space and a bracket.
+    alone = not before.strip() or len(before.encode()) <= 2
+    if alone and re.fullmatch(r"[0-9]{1,3}", word):
         return True
     low = "".join(c.lower() if c.isascii() else c for c in word)
-    return low in ALWAYS or (low in BEFORE_NUMBERS and text[end + 1] in "0123456789")
+    return low in ALWAYS or (low in BEFORE_NUMBERS and following in "0123456789")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 import unicodedata
 
 import numpy as np
@@ -11,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.text import cleaning
-from stages.text.cleaning import CleaningOptions, clean, long_enough, nfc_candidates
+from stages.text.buffers import text_buffer
+from stages.text.cleaning import CleaningOptions, clean, long_enough
+from stages.text.composing import nfc_candidates
 from tests.oracle import plain_cleaning
+from tests.oracle.real_text import FILES, paragraphs
 from tests.oracle.shared_corpora import corpora
 
 KEEP_LINES = CleaningOptions(unwrap=False)
@@ -38,23 +42,26 @@ def cleaned(text: str, **options: bool) -> str:
     return clean(pa.array([text]), CleaningOptions(**options)).texts[0].as_py()
 
 
+OPTIONS = st.builds(CleaningOptions, *[st.sampled_from([True, True, False])] * 5)
+
+
 @settings(max_examples=300, deadline=None)
-@given(st.lists(TEXTS, min_size=1, max_size=6), st.booleans(), st.booleans())
-def test_equals_the_plain_twin(texts: list[str], unwrap: bool, nfc: bool) -> None:
-    result = clean(pa.array(texts, pa.string()), CleaningOptions(unwrap, nfc)).texts
+@given(st.lists(TEXTS, min_size=1, max_size=6), OPTIONS)
+def test_equals_the_plain_twin(texts: list[str], options: CleaningOptions) -> None:
+    result = clean(pa.array(texts, pa.string()), options).texts
     result.validate(full=True)
-    assert result.to_pylist() == [plain_cleaning.clean(t, unwrap, nfc) for t in texts]
+    assert result.to_pylist() == [plain_cleaning.clean(t, **vars(options)) for t in texts]
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(TEXTS, max_size=6), st.integers(1, 60))
-def test_blocks_make_no_difference(texts: list[str], size: int) -> None:
+@given(st.lists(TEXTS, max_size=6), st.integers(1, 60), OPTIONS)
+def test_blocks_make_no_difference(texts: list[str], size: int, options: CleaningOptions) -> None:
     column = pa.array(texts, pa.string())
-    whole = clean(column)
+    whole = clean(column, options)
     default = cleaning.BLOCK_BYTES
     cleaning.BLOCK_BYTES = size
     try:
-        parts = clean(column)
+        parts = clean(column, options)
     finally:
         cleaning.BLOCK_BYTES = default
     assert parts.texts.equals(whole.texts)
@@ -86,11 +93,28 @@ def test_nfc_quick_check_misses_nothing() -> None:
     data = np.frombuffer(b"".join(texts), np.uint8)
     candidates = set(nfc_candidates(data, offsets).tolist())
     for i, code in enumerate(characters):
-        if i in candidates or 0x2000 <= code <= 0x200A:
+        if i in candidates or 0x2000 <= code <= 0x200A or 0x800 <= code < 0x1000:
             continue
         assert unicodedata.is_normalized("NFC", chr(code)), hex(code)
         assert unicodedata.combining(chr(code)) == 0, hex(code)
         assert code not in composed_of, hex(code)
+
+
+def test_nfc_quick_check_of_indic_marks_misses_nothing() -> None:
+    """Marks are normal there, so they are looked at with what stands before them."""
+    block = [chr(code) for code in range(0x800, 0x1000)]
+    marks = [c for c in block if unicodedata.combining(c)]
+    parts = {d.split()[-1] for c in block if (d := unicodedata.decomposition(c))}
+    seconds = [*marks, *(chr(int(p, 16)) for p in parts)]
+    some = ["\u0928", "\u09c7", "\u0dd9", "\u0301", "a", "\u200d"]
+    texts = [a + b for a in block for b in seconds]
+    texts += [a + b + c for a in some for b in marks for c in seconds]
+    texts += block
+    data, offsets = text_buffer(pa.array(texts))
+    candidates = set(nfc_candidates(data, offsets).tolist())
+    assert len(candidates) < len(texts) / 2
+    for i, text in enumerate(texts):
+        assert i in candidates or unicodedata.is_normalized("NFC", text), ascii(text)
 
 
 def test_spellings_of_one_word_become_one() -> None:
@@ -118,6 +142,42 @@ def test_counts_say_what_was_done() -> None:
         "joined_lines": 0,
         "white_space": 3,
     }
+
+
+def test_each_step_can_be_off_and_counts_only_what_it_did() -> None:
+    text = "\ufeffOne\x0ctwo\u2028three\r\nfour  five\n\n\n\n  six\u200b\0\ttab "
+    off = CleaningOptions(False, False, False, False, False)
+    result = clean(pa.array([text]), off)
+    assert result.texts.to_pylist() == ["\ufeffOne two three\nfour  five\n\n\n\n  six\u200b tab"]
+    assert {step: n for step, n in result.counts.items() if n} == {
+        "controls": 1,
+        "spaces": 3,
+        "line_breaks": 1,
+        "white_space": 1,
+    }
+    on = clean(pa.array([text]), KEEP_LINES)
+    assert on.texts.to_pylist() == ["One\ntwo\nthree\nfour five\n\nsix tab"]
+    assert {step: n for step, n in on.counts.items() if n} == {
+        "controls": 1,
+        "invisible": 2,
+        "spaces": 1,
+        "line_breaks": 3,
+        "white_space": 6,
+    }
+
+
+def test_memory_stays_a_few_times_the_text() -> None:
+    """Blocks bound what cleaning holds beside its input and output; one long text is a block."""
+    text = (
+        "It is a truth universally acknowledged, that a single man in\n  possession.\r\n" * 20_000
+    )
+    for texts in ([text], [text[i : i + 300] for i in range(0, len(text), 300)]):
+        column = pa.array(texts)
+        tracemalloc.start()
+        clean(column)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 14 * len(text)
 
 
 PRIDE = (
@@ -220,4 +280,11 @@ def test_empty_and_sliced_columns() -> None:
 def test_real_documents_equal_the_plain_twin(name: str) -> None:
     with gzip.open(corpora() / name, "rt", encoding="utf-8") as file:
         texts = [json.loads(line)["text"] for line in file][:60]
+    assert clean(pa.array(texts)).texts.to_pylist() == [plain_cleaning.clean(t) for t in texts]
+
+
+@pytest.mark.parametrize("language", list(FILES))
+def test_real_text_equals_the_plain_twin(language: str) -> None:
+    texts = paragraphs(language, 60_000)
+    texts.append("\r\n\r\n".join(texts))
     assert clean(pa.array(texts)).texts.to_pylist() == [plain_cleaning.clean(t) for t in texts]

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.text import sentences
+from stages.text import icu
 from stages.text.cleaning import CleaningOptions, clean
 from stages.text.sentences import sentence_ends
 from tests.oracle import plain_sentences
+from tests.oracle.real_text import FILES, paragraphs
 from tests.oracle.shared_corpora import corpora
 
 PIECES = st.one_of(
@@ -35,15 +36,16 @@ def split(text: str, method: str = "icu") -> list[str]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(TEXTS, min_size=1, max_size=8), st.sampled_from([1, 40, 128_000]))
-def test_equals_one_call_a_document(texts: list[str], group: int) -> None:
-    column = clean(pa.array(texts, pa.string()), CleaningOptions(unwrap=False)).texts
-    default = sentences.GROUP_BYTES
-    sentences.GROUP_BYTES = group
+@given(st.lists(TEXTS, min_size=1, max_size=8), st.sampled_from([1, 40, 128_000]), st.booleans())
+def test_equals_one_call_a_document(texts: list[str], group: int, white_space: bool) -> None:
+    options = CleaningOptions(unwrap=False, white_space=white_space)
+    column = clean(pa.array(texts, pa.string()), options).texts
+    default = icu.GROUP_BYTES
+    icu.GROUP_BYTES = group
     try:
         ends = sentence_ends(column)
     finally:
-        sentences.GROUP_BYTES = default
+        icu.GROUP_BYTES = default
     ends.validate(full=True)
     assert ends.type == pa.list_(pa.uint32())
     assert ends.to_pylist() == [plain_sentences.sentence_ends(t) for t in column.to_pylist()]
@@ -80,6 +82,39 @@ def test_known_sentences(text: str, count: int) -> None:
     assert len(split(text)) == count, split(text)
 
 
+# Short lines of the public domain, or plain phrases; "|" stands where a sentence ends.
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Chinese: the closing quotation mark belongs to the sentence (Dream of the Red Chamber).
+        "滿紙荒唐言，一把辛酸淚！|都云作者痴，誰解其中味？",
+        "寶玉笑道：「這個妹妹我曾見過的。」|賈母笑道：「可又是胡說！」|眾人都笑了。",
+        "他說：“好。”|她問：“真的嗎？！”|……",
+        "第一句。）|第二句；第三句。",
+        # Japanese (I Am a Cat).
+        "吾輩は猫である。|名前はまだ無い。",
+        # Hindi: danda and double danda (Ramcharitmanas).
+        "मंगल भवन अमंगल हारी।| द्रवउ सुदसरथ अजिर बिहारी॥| राम सिया राम।",
+        # Arabic, Urdu, Persian marks.
+        "كيف حالك؟| أنا بخير.| شكرا!",
+        "یہ کیا ہے؟| یہ کتاب ہے۔| اچھا۔",
+        # Armenian, Ethiopic, Burmese, Tibetan.
+        "Նա եկավ։| Բոլորը լռեցին։",
+        "ሰላም ነው።| እንዴት ነህ፧| ደህና።",
+        "သူ လာသည်။| ငါ သွားသည်။",
+        # Greek: a semicolon asks.
+        "Ποῖος εἶναι; Ἦλθε.",
+        # Thai has no marks: a space stands between sentences, and between phrases. The line is one.
+        "เขามาแล้ว เขาไปแล้ว",
+        # Vietnamese (The Tale of Kieu).
+        "Trăm năm trong cõi người ta.| Chữ tài chữ mệnh khéo là ghét nhau!| Trải qua.",
+    ],
+)
+def test_marks_of_other_scripts(text: str) -> None:
+    wanted = [part.strip() for part in text.split("|")]
+    assert split(text.replace("|", "")) == wanted
+
+
 def test_offsets_behind_astral_characters_count_bytes() -> None:
     assert split("😀😀 Yes. Né à Paris. 𝒳𝒳! Ok.") == ["😀😀 Yes.", "Né à Paris.", "𝒳𝒳!", "Ok."]
 
@@ -103,8 +138,15 @@ def test_sliced_and_empty_columns() -> None:
     column = pa.array(["x. Y.", "", "One. Two.", "", "Z."])
     assert sentence_ends(column.slice(1, 3)).to_pylist() == [[], [4, 9], []]
     assert sentence_ends(pa.array([], pa.string())).to_pylist() == []
-    with pytest.raises(ValueError, match="icu or lines"):
-        sentence_ends(column, "punkt")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="icu, lines, sentencex or"):
+        sentence_ends(column, "punkt")
+
+
+@pytest.mark.parametrize("language", list(FILES))
+def test_real_text_equals_one_call_a_document(language: str) -> None:
+    column = clean(pa.array(paragraphs(language, 60_000))).texts
+    wanted = [plain_sentences.sentence_ends(t) for t in column.to_pylist()]
+    assert sentence_ends(column).to_pylist() == wanted
 
 
 @pytest.mark.parametrize(
