@@ -79,7 +79,7 @@ PAIRS = Stage(
         "stages.tables",
         *_TOKENS,
         *_text("random", "pairing", "pair_counts", "chunks", "exchange", "truncation"),
-        *_text("reference_pairs", "full_sentences", "rows", "parity"),
+        *_text("reference_pairs", "sentence_order", "full_sentences", "rows", "parity"),
     ),
     libraries=("tokenizers",),
     recorded=("nanotoken", "numpy", "pyarrow", "ray"),
@@ -88,7 +88,7 @@ MASK = Stage(
     name="mask",
     version=1,
     run="stages.mask:run",
-    modules=("stages.mask", "stages.tables", *_TOKENS, *_text("masking", "random")),
+    modules=("stages.mask", "stages.tables", *_TOKENS, *_text("masking", "words_in_rows", "random")),
     recorded=("numpy", "pyarrow", "ray"),
 )
 PRETRAIN = Stage(

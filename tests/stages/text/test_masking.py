@@ -1,5 +1,6 @@
 from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from stages.text import masking
+from stages.text import masking, random, words_in_rows
 from stages.text.masking import Masked, MaskOptions, mask_rows, mask_table, vocabulary_flags
 from stages.text.random import Stream
 from tests.oracle.compare import p_same_law
@@ -77,22 +78,32 @@ def rows_of(masked: Masked, offsets: NDArray[np.int64]) -> list[tuple[list[int],
     st.integers(0, 10**6),
     st.integers(0, 9),
     st.sampled_from((3, 12, 60)),
-    st.sampled_from(("per_token", "whole_word")),
+    st.sampled_from(("per_token", "whole_word", "span")),
     st.sampled_from((0.05, 0.15, 0.5, 0.95)),
     st.sampled_from((1, 4, 200)),
+    st.booleans(),
 )
 def test_rows_are_those_of_the_plain_twin(
-    seed: int, count: int, longest: int, strategy: str, probability: float, cap: int
+    seed: int,
+    count: int,
+    longest: int,
+    strategy: str,
+    probability: float,
+    cap: int,
+    other: bool,
 ) -> None:
     ids, offsets = random_rows(seed, count, longest)
     options = replace(TOY, strategy=strategy, probability=probability, max_predictions=cap)
+    if other:
+        never = np.isin(np.arange(len(TOY_VOCABULARY)), [7, 8, 30, 46])
+        options = replace(options, never=never, span_together=False, span_words=4)
     stream = Stream(seed, "mask")
     masked = mask_rows(ids, offsets, options, stream)
     for r, row in enumerate(rows_of(masked, offsets)):
         assert row == mask_row(ids[offsets[r] : offsets[r + 1]].tolist(), r, options, stream)
 
 
-@pytest.mark.parametrize("strategy", ["per_token", "whole_word"])
+@pytest.mark.parametrize("strategy", ["per_token", "whole_word", "span"])
 def test_batches_do_not_matter(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ids, offsets = random_rows(1, 500)
     options = replace(TOY, strategy=strategy)
@@ -270,16 +281,14 @@ def test_positions_follow_the_oracles_law(
     fault: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import random
-
     rows, vocabulary = reference_rows
-    rng = random.Random(1)
+    rng = Random(1)
     oracle = [mask(row, vocabulary, 0.15, 20, whole_word, rng)[1] for row in rows]
     options = options_for(vocabulary, strategy="whole_word" if whole_word else "per_token")
     if fault == "all words alike":
         options = replace(options, strategy="per_token" if whole_word else "whole_word")
     elif fault == "first columns only":
-        true_lots = masking.counter_uint32
+        true_lots = random.counter_uint32
 
         def biased(keys: NDArray[np.uint64], width: int) -> NDArray[np.uint32]:
             lots = true_lots(keys, width)
@@ -287,6 +296,7 @@ def test_positions_follow_the_oracles_law(
             return lots
 
         monkeypatch.setattr(masking, "counter_uint32", biased)
+        monkeypatch.setattr(words_in_rows, "counter_uint32", biased)
     place = {token: i for i, token in enumerate(vocabulary)}
     ids = np.array([place[token] for row in rows for token in row], dtype=np.uint16)
     offsets = np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
