@@ -88,7 +88,12 @@ MASK = Stage(
     name="mask",
     version=1,
     run="stages.mask:run",
-    modules=("stages.mask", "stages.tables", *_TOKENS, *_text("masking", "words_in_rows", "random")),
+    modules=(
+        "stages.mask",
+        "stages.tables",
+        *_TOKENS,
+        *_text("masking", "words_in_rows", "random"),
+    ),
     recorded=("numpy", "pyarrow", "ray"),
 )
 PRETRAIN = Stage(
@@ -209,9 +214,13 @@ def _vocabulary_listing(config: Config) -> Callable[[], RawInput]:
 
 def _pairs(config: Config, phase: PhaseConfig) -> Node:
     pairs = config.pairs.model_dump(mode="json") | {"max_seq_length": phase.max_seq_length}
-    without_effect = (
-        ("across_documents",) if config.objective.nsp else ("balance", "short_sequence_probability")
-    )
+    objective = config.objective.model_dump(mode="json")
+    without_effect = ["across_documents"]
+    if not config.objective.nsp:
+        without_effect = ["balance", "partner", "short_sequence_probability"]
+        del objective["pair"]
+    elif config.objective.pair == "sentence_order":
+        without_effect += ["balance", "partner"]
     for key in without_effect:
         del pairs[key]
     return Node(
@@ -219,7 +228,7 @@ def _pairs(config: Config, phase: PhaseConfig) -> Node:
         stage=PAIRS,
         config={
             "pairs": pairs,
-            "objective": config.objective.model_dump(mode="json"),
+            "objective": objective,
             "seeds": {"pairs": config.seed_for("pairs")},
         },
         settings={"speed": config.speed.model_dump(mode="json")},
@@ -229,6 +238,8 @@ def _pairs(config: Config, phase: PhaseConfig) -> Node:
 
 def _mask(config: Config, phase: PhaseConfig) -> Node:
     mask = config.mask.model_dump(mode="json")
+    if config.mask.strategy != "span":
+        mask = {key: value for key, value in mask.items() if not key.startswith("span_")}
     mask["max_predictions"] = config.mask.max_predictions or _cap(
         config.mask.probability, phase.max_seq_length
     )

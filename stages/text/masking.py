@@ -25,8 +25,8 @@ Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 
-BLOCK_ROWS = 1024
-"""Rows masked at a time; bounds memory and changes nothing else."""
+BLOCK_TOKENS = 2**17
+"""Tokens masked at a time; bounds memory and changes nothing else."""
 
 _NEVER = np.uint32(0xFFFFFFFF)
 _REPLACEMENT_COUNTER = 2**32
@@ -121,11 +121,12 @@ class MaskOptions:
 
     def candidates(self, ids: Ids, offsets: Int64s) -> Flags:
         """[T] what may be predicted in rows."""
-        text = (ids != self.cls_id) & (ids != self.sep_id)
+        text: Flags = (ids != self.cls_id) & (ids != self.sep_id)
         if self.never is None:
             return text
         if self.strategy == "per_token":
-            return text & ~self.never[ids]
+            text &= ~self.never[ids]
+            return text
         words = self.words(ids, offsets)
         return words.tokens(np.ones(len(words.heads), dtype=np.bool_), len(ids))
 
@@ -179,15 +180,17 @@ def mask_rows(
         rows: [n] numbers of the rows in the shard, the key of their draws (default 0..n - 1).
     """
     count = len(offsets) - 1
-    if count and int(np.diff(offsets).max()) >= 2**16:
+    longest = int(np.diff(offsets).max(initial=1))
+    if longest >= 2**16:
         raise ValueError("rows longer than 65535 tokens cannot be masked")
     keys = stream.row_keys(np.arange(count) if rows is None else rows)
     out = ids.copy()
     positions: list[NDArray[np.uint16]] = []
     labels: list[Ids] = []
     counts = np.zeros(count, dtype=np.int64)
-    for low in range(0, count, BLOCK_ROWS):
-        high = min(low + BLOCK_ROWS, count)
+    block_rows = max(1, BLOCK_TOKENS // longest)
+    for low in range(0, count, block_rows):
+        high = min(low + block_rows, count)
         block = slice(int(offsets[low]), int(offsets[high]))
         block_offsets = offsets[low : high + 1] - offsets[low]
         block_ids = ids[block]

@@ -45,7 +45,9 @@ class Words:
         sizes = self.sizes[taken]
         ends = np.cumsum(sizes)
         flags = np.zeros(length, dtype=np.bool_)
-        flags[np.repeat(self.heads[taken] - ends + sizes, sizes) + np.arange(ends[-1:].sum())] = True
+        flags[np.repeat(self.heads[taken] - ends + sizes, sizes) + np.arange(ends[-1:].sum())] = (
+            True
+        )
         return flags
 
 

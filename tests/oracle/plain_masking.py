@@ -87,9 +87,7 @@ def row_spans(
         if failed >= 16:
             starts: list[int] = []
             while length and not starts:
-                starts = [
-                    w for w in range(len(words)) if fits(w, length) and len(words[w]) <= left
-                ]
+                starts = [w for w in range(len(words)) if fits(w, length) and len(words[w]) <= left]
                 length -= not starts
             if not starts:
                 break

@@ -109,7 +109,7 @@ def test_batches_do_not_matter(strategy: str, monkeypatch: pytest.MonkeyPatch) -
     options = replace(TOY, strategy=strategy)
     stream = Stream(3, "mask", 0, 0)
     whole = rows_of(mask_rows(ids, offsets, options, stream), offsets)
-    monkeypatch.setattr(masking, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(masking, "BLOCK_TOKENS", 850)
     assert rows_of(mask_rows(ids, offsets, options, stream), offsets) == whole
     # Rows out of order, as a loader reads them.
     picked = np.array([417, 3, 250])
