@@ -280,6 +280,7 @@ def _result(
                 reasons.setdefault(unit, Counter()).update(values)
         figures |= {f"{name}/{split}": value for name, value in sorted(total.items())}
         if objective.nsp and total["rows"]:
+            figures["labels"] = list(LABELS[objective.pair].values())
             worst = max(mine, key=lambda n: abs(mine[n]["rows"] - 2 * mine[n]["not_next"]))
             figures |= {
                 f"not_next_share/{split}": total["not_next"] / total["rows"],

@@ -317,6 +317,88 @@ def test_positions_follow_the_oracles_law(
         assert min(values.values()) < 0.001, values
 
 
+def shown(
+    rows: list[list[str]], now: list[list[str]], chosen: list[list[int]]
+) -> NDArray[np.int64]:
+    """How many chosen positions show [MASK], their own token, or another one."""
+    counts = Counter(
+        "mask" if new[p] == "[MASK]" else "own" if new[p] == old[p] else "other"
+        for old, new, positions in zip(rows, now, chosen, strict=True)
+        for p in positions
+    )
+    return np.array([counts["mask"], counts["own"], counts["other"]])
+
+
+@pytest.mark.parametrize("fault", [None, "mask_share", "random_share"])
+def test_shares_follow_the_oracles(
+    reference_rows: tuple[list[list[str]], list[str]], fault: str | None
+) -> None:
+    rows, vocabulary = reference_rows
+    rng = Random(2)
+    theirs = [mask(row, vocabulary, 0.15, 20, False, rng) for row in rows]
+    options = options_for(vocabulary)
+    if fault:
+        options = replace(options, **{fault: getattr(options, fault) - 0.04})
+    place = {token: i for i, token in enumerate(vocabulary)}
+    ids = np.array([place[token] for row in rows for token in row], dtype=np.uint16)
+    offsets = np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
+    ours = rows_of(mask_rows(ids, offsets, options, Stream(6)), offsets)
+    table = np.stack(
+        [
+            shown(rows, [m[0] for m in theirs], [m[1] for m in theirs]),
+            shown(rows, [[vocabulary[i] for i in r[0]] for r in ours], [r[1] for r in ours]),
+        ]
+    )
+    # The reference's random token may be the own one: in 1 of so many draws.
+    table[0, 1:] += np.array([-1, 1]) * round(0.1 * table[0].sum() / len(vocabulary))
+    stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
+    p = stats.chi2_contingency(table)[1]
+    assert (p < 0.001) if fault else (p > 0.001), table
+
+
+@pytest.mark.parametrize("strategy", ["per_token", "whole_word", "span"])
+def test_some_tokens_are_never_masked_nor_drawn(strategy: str) -> None:
+    ids, offsets = random_rows(3, 3000)
+    never = np.isin(np.arange(len(TOY_VOCABULARY)), [9, 12, 46])
+    options = replace(TOY, strategy=strategy, never=never, ordinary=TOY.ordinary & ~never)
+    masked = mask_rows(ids, offsets, options, Stream(2))
+    assert not np.any(never[masked.labels])
+    at = np.repeat(offsets[:-1], np.diff(masked.offsets)) + masked.positions
+    changed = masked.ids[at] != masked.labels
+    assert not np.any(never[masked.ids[at][changed]])
+    others = ~never & (np.arange(len(never)) >= 5)
+    assert np.all(np.bincount(masked.labels, minlength=len(never))[others] > 0)
+    if strategy == "per_token":
+        candidates = np.add.reduceat((~never[ids] & (ids >= 5)).astype(int), offsets[:-1])
+        quota = np.minimum(options.quota(np.diff(offsets)), candidates)
+        assert np.array_equal(np.diff(masked.offsets), quota)
+    else:
+        # A word that holds such a piece is left alone as a whole.
+        continues = options.continuation[ids] & np.append(False, ids[:-1] >= 5)
+        word = np.cumsum(~continues)
+        assert not np.any(np.isin(word[at], word[never[ids]]))
+
+
+def test_copies_are_independent() -> None:
+    # Copy k of the pairs and copy m of the masks are parts of the name: as far apart as seeds.
+    ids, offsets = random_rows(1, 4000, longest=40)
+    lengths = np.diff(offsets)
+    chosen = {}
+    for name in ("train-c0-00000.parquet", "train-c1-00000.parquet"):
+        for copy in range(2):
+            masked = mask_rows(ids, offsets, TOY, Stream(7, "mask", name, copy))
+            flags = np.zeros(len(ids), dtype=np.bool_)
+            flags[np.repeat(offsets[:-1], np.diff(masked.offsets)) + masked.positions] = True
+            chosen[name, copy] = flags
+    share = np.repeat(TOY.quota(lengths) / (lengths - 3), lengths)[ids >= 5]
+    flags = [f[ids >= 5] for f in chosen.values()]
+    for k in range(4):
+        for m in range(k):
+            both = np.count_nonzero(flags[k] & flags[m])
+            expected, variance = (share**2).sum(), (share**2 * (1 - share**2)).sum()
+            assert abs(both - expected) < 3.5 * np.sqrt(variance)
+
+
 def test_table_keeps_what_it_does_not_change() -> None:
     ids, offsets = random_rows(9, 40)
     lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids))
@@ -360,6 +442,9 @@ def test_vocabulary_flags() -> None:
         {"random_share": -0.1},
         {"ordinary": np.zeros(47, dtype=np.bool_)},
         {"continuation": np.zeros(46, dtype=np.bool_)},
+        {"never": np.zeros(46, dtype=np.bool_)},
+        {"span_probability": 1.0},
+        {"span_words": 0},
     ],
 )
 def test_options_that_make_no_sense_are_refused(change: dict[str, object]) -> None:
