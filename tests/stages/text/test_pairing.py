@@ -304,9 +304,11 @@ def test_the_measure_sees_what_gives_labels_away(
         # One-sentence chunks are always NotNext there.
         assert leak(corpora("short", 128), 128, 1, balance="reference") > 0.55
     elif fault == "any partner":
-        monkeypatch.setattr(exchange, "TOLERANCE", 0.0)
-        monkeypatch.setattr(exchange, "LOOSE_SHARE", 9.0)
-        monkeypatch.setattr(exchange, "ATTEMPTS", 1)
+
+        def any_two(seen: exchange.Segments, room: int, tolerance: float, stream: Stream) -> object:
+            return exchange.match_loosely(replace(seen, b=0 * seen.b), 10**6, stream)
+
+        monkeypatch.setattr(exchange, "match", any_two)
         assert leak(corpora("two styles", 128), 128, 1) > 0.55
     else:
 
