@@ -345,9 +345,10 @@ class PairsConfig(Group):
     def _no_sources_yet(cls, value: str) -> str:
         if value == "same_source":
             raise ValueError(
-                "same_source is not there yet: where a document came from is provenance and no "
-                "part of a shard's content, so that the same documents in other files give the "
-                "same shards, and pairs made from it would be kept when it changes. Use any"
+                "pairs.partner=same_source is not there yet: where a document came from is "
+                "provenance and no part of a shard's content, so that the same documents in other "
+                "files give the same shards, and pairs made from it would be kept when it "
+                "changes. Use any"
             )
         return value
 
