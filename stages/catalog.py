@@ -87,7 +87,7 @@ PAIRS = Stage(
         "stages.tables",
         *_TOKENS,
         *_text("random", "pairing", "pair_counts", "chunks", "exchange", "truncation"),
-        *_text("reference_pairs", "full_sentences", "rows", "parity"),
+        *_text("reference_pairs", "sentence_order", "full_sentences", "rows", "parity"),
     ),
     libraries=("tokenizers",),
     recorded=("nanotoken", "numpy", "pyarrow", "ray"),
@@ -96,7 +96,12 @@ MASK = Stage(
     name="mask",
     version=1,
     run="stages.mask:run",
-    modules=("stages.mask", "stages.tables", *_TOKENS, *_text("masking", "random")),
+    modules=(
+        "stages.mask",
+        "stages.tables",
+        *_TOKENS,
+        *_text("masking", "words_in_rows", "random"),
+    ),
     recorded=("numpy", "pyarrow", "ray"),
 )
 PRETRAIN = Stage(
@@ -230,9 +235,13 @@ def _vocabulary_listing(config: Config) -> Callable[[], RawInput]:
 
 def _pairs(config: Config, phase: PhaseConfig) -> Node:
     pairs = config.pairs.model_dump(mode="json") | {"max_seq_length": phase.max_seq_length}
-    without_effect = (
-        ("across_documents",) if config.objective.nsp else ("balance", "short_sequence_probability")
-    )
+    objective = config.objective.model_dump(mode="json")
+    without_effect = ["across_documents"]
+    if not config.objective.nsp:
+        without_effect = ["balance", "partner", "short_sequence_probability"]
+        del objective["pair"]
+    elif config.objective.pair == "sentence_order":
+        without_effect += ["balance", "partner"]
     for key in without_effect:
         del pairs[key]
     return Node(
@@ -240,7 +249,7 @@ def _pairs(config: Config, phase: PhaseConfig) -> Node:
         stage=PAIRS,
         config={
             "pairs": pairs,
-            "objective": config.objective.model_dump(mode="json"),
+            "objective": objective,
             "seeds": {"pairs": config.seed_for("pairs")},
         },
         settings={"speed": config.speed.model_dump(mode="json")},
@@ -250,6 +259,8 @@ def _pairs(config: Config, phase: PhaseConfig) -> Node:
 
 def _mask(config: Config, phase: PhaseConfig) -> Node:
     mask = config.mask.model_dump(mode="json")
+    if config.mask.strategy != "span":
+        mask = {key: value for key, value in mask.items() if not key.startswith("span_")}
     mask["max_predictions"] = config.mask.max_predictions or _cap(
         config.mask.probability, phase.max_seq_length
     )

@@ -482,6 +482,9 @@ class PairsConfig(Group):
         "exact",
         description="exact: half IsNext, half NotNext in each shard; reference: as google's.",
     )
+    partner: Literal["any", "same_source"] = Field(
+        "any", description="Whence NotNext takes B: any other document of the shard."
+    )
     short_sequence_probability: Share = Field(
         0.1, description="Share of documents, in each pass, with a random shorter target."
     )
@@ -490,12 +493,26 @@ class PairsConfig(Group):
         False, description="With objective.nsp: false: rows go on in the next document."
     )
 
+    @field_validator("partner")
+    @classmethod
+    def _no_sources_yet(cls, value: str) -> str:
+        if value == "same_source":
+            raise ValueError(
+                "pairs.partner=same_source is not there yet: where a document came from is "
+                "provenance and no part of a shard's content, so that the same documents in other "
+                "files give the same shards, and pairs made from it would be kept when it "
+                "changes. Use any"
+            )
+        return value
+
 
 class MaskConfig(Group):
     """Masked positions and what stands in them."""
 
-    strategy: Literal["per_token", "whole_word"] = Field(
-        "per_token", description="What is chosen together: single pieces, or all pieces of a word."
+    strategy: Literal["per_token", "whole_word", "span"] = Field(
+        "per_token",
+        description="What is chosen together: single pieces, all pieces of a word, or spans of "
+        "whole words (SpanBERT).",
     )
     probability: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
         0.15, description="Share of a row's tokens, special tokens counted, to be predicted."
@@ -505,6 +522,22 @@ class MaskConfig(Group):
     )
     mask_share: Share = Field(0.8, description="Of chosen positions: replaced by [MASK].")
     random_share: Share = Field(0.1, description="Of chosen positions: replaced by a random entry.")
+    never: tuple[str, ...] = Field(
+        (),
+        description="Vocabulary entries that are neither predicted nor drawn, nor is a whole word "
+        "with one; [CLS] and [SEP] never are.",
+    )
+    span_probability: OpenShare = Field(
+        0.2, description="Strategy span: p of the geometric law of a span's words."
+    )
+    span_words: Annotated[int, Field(ge=1, le=255)] = Field(
+        10, description="Strategy span: the most words of a span."
+    )
+    span_together: bool = Field(
+        True,
+        description="Strategy span: a span becomes [MASK], random or stays as a whole, as in "
+        "SpanBERT; false: each token by itself.",
+    )
     copies: PositiveInt = Field(1, description="Masked copies of each row; copy k is for pass k.")
 
     @model_validator(mode="after")
@@ -552,6 +585,20 @@ class ObjectiveConfig(Group):
     nsp: bool = Field(
         True, description="Next sentence prediction beside MLM; false: RoBERTa's full sentences."
     )
+    pair: Literal["next_sentence", "sentence_order"] = Field(
+        "next_sentence",
+        description="With nsp: whether B follows A or is of another document (BERT), or whether A "
+        "and B are in order or swapped (ALBERT).",
+    )
+
+    @model_validator(mode="after")
+    def _pairs_for_order(self) -> Self:
+        if self.pair == "sentence_order" and not self.nsp:
+            raise ValueError(
+                "objective.pair=sentence_order needs objective.nsp=true: without it there are no "
+                "pairs"
+            )
+        return self
 
 
 class TrainConfig(Group):
@@ -723,6 +770,15 @@ class Config(RunConfig):
             raise ValueError(
                 "pairs.across_documents=true needs objective.nsp=false: with it a row is a pair of "
                 "segments, and has no place for the next document"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _order_is_exact(self) -> Self:
+        if self.objective.pair == "sentence_order" and self.pairs.balance == "reference":
+            raise ValueError(
+                "objective.pair=sentence_order is not of google-research/bert, so there is no "
+                "pairs.balance=reference for it: leave pairs.balance=exact"
             )
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,9 +15,9 @@ import pyarrow.parquet as pq
 from pipeline.stage import Context, Histogram, Result, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import MaskConfig
-from stages.parallel import Record, run_jobs
+from stages.parallel import JobFailed, Record, run_jobs
 from stages.scratch import open_scratch, write_scratch
-from stages.tables import LABEL_COUNTS, ROW_GROUP_ROWS, shard_files, write_table
+from stages.tables import LABEL_COUNTS, LABELS, PAIR_KEY, ROW_GROUP_ROWS, shard_files, write_table
 from stages.text.masking import MaskOptions, mask_table
 from stages.text.random import Stream
 from stages.vocabulary_files import check_vocabulary, load_tokenizer
@@ -27,6 +28,8 @@ ID_COLUMNS = (
     "mlm_labels.list.element",
 )
 SAMPLES = 5
+Z_999 = 3.2905267314919255
+"""Of the normal law: 99.9 % lie within."""
 
 
 def part_name(pairs: str, copy: int) -> str:
@@ -62,6 +65,8 @@ def run(context: Context) -> Result:
         for name, part in context.output.finished().items()
         if name != LABEL_COUNTS
     }
+    for name, figures in parts.items():
+        figures["bytes/out"] = context.output.finished()[name].size
     return _result(context, parts, config)
 
 
@@ -81,22 +86,35 @@ class Masker:
         self._seed = seed
         self._tokenizer = load_tokenizer(vocab)
         index = self._tokenizer.vocab.index
+        never = np.zeros(len(self._tokenizer.vocab), dtype=np.bool_)
+        entries = set(self._tokenizer.vocab)
+        self._unknown = [token for token in config.never if token not in entries]
+        never[[index(token) for token in config.never if token in entries]] = True
         assert config.max_predictions is not None
         self._options = MaskOptions(
             cls_id=index("[CLS]"),
             sep_id=index("[SEP]"),
             mask_id=index("[MASK]"),
-            ordinary=self._tokenizer.is_ordinary,
+            ordinary=self._tokenizer.is_ordinary & ~never,
             continuation=self._tokenizer.is_continuation,
             max_predictions=config.max_predictions,
             strategy=config.strategy,
             probability=config.probability,
             mask_share=config.mask_share,
             random_share=config.random_share,
+            never=never if never.any() else None,
+            span_probability=config.span_probability,
+            span_words=config.span_words,
+            span_together=config.span_together,
         )
 
     def __call__(self, job: Record) -> Record:
         """`job["pairs"]`: name of the part; `job["copy"]`: number of the mask."""
+        if self._unknown:
+            raise JobFailed(
+                f"mask.never: {self._unknown[0]!r} is no entry of the vocabulary: give entries as "
+                "they stand in vocab.txt (lower-cased if it is, pieces with ##)"
+            )
         name, copy = job["pairs"], job["copy"]
         figures: dict[str, Any] = {}
         part = write_table(
@@ -110,28 +128,37 @@ class Masker:
         return {"rows": part.rows}
 
     def _masked(self, name: str, copy: int, figures: dict[str, Any]) -> Iterator[pa.Table]:
-        began = time.perf_counter()
+        seconds = {"read": 0.0, "mask": 0.0, "write": 0.0}
         stream = Stream(self._seed, "mask", name, copy)
         total: Counter[str] = Counter()
         labels = np.zeros(len(self._tokenizer.vocab), np.int64)
         predicted: Counter[int] = Counter()
         samples: list[str] = []
-        with pq.ParquetFile(self._pairs.open(name)) as file:
+        with self._pairs.open(name) as source, pq.ParquetFile(source) as file:
             check_vocabulary(file.schema_arrow.metadata, self._tokenizer, f"{name} of the pairs")
+            words = LABELS[
+                (file.schema_arrow.metadata or {}).get(PAIR_KEY, b"next_sentence").decode()
+            ]
             row = 0
             for group in range(file.num_row_groups):
+                began = time.perf_counter()
                 table = file.read_row_group(group)
+                read = time.perf_counter()
                 rows = np.arange(row, row + table.num_rows)
                 masked = mask_table(table.combine_chunks(), self._options, stream, rows)
                 row += table.num_rows
-                total.update(_tally(masked, self._options))
+                total.update(_tally(table, masked, self._options))
                 originals = masked["mlm_labels"].combine_chunks().flatten().to_numpy()
                 labels += np.bincount(originals, minlength=len(labels))
                 counts = np.diff(masked["mlm_labels"].combine_chunks().offsets.to_numpy())
                 predicted.update(dict(enumerate(np.bincount(counts).tolist())))
                 if not samples and "-00000" in name:
-                    samples = self._decode(masked.slice(0, SAMPLES))
+                    samples = self._decode(masked.slice(0, SAMPLES), words)
+                done = time.perf_counter()
                 yield masked
+                seconds["read"] += read - began
+                seconds["mask"] += done - read
+                seconds["write"] += time.perf_counter() - done
         # Before the part's own record: a part that exists has its label counts.
         used = np.flatnonzero(labels)
         table = pa.table({"id": used.astype(np.uint32), "count": labels[used]})
@@ -139,23 +166,24 @@ class Masker:
         figures |= dict(total) | {
             "predicted": [predicted[i] for i in range(max(predicted, default=0) + 1)],
             "samples": samples,
-            "seconds": time.perf_counter() - began,
+            "seconds": sum(seconds.values()),
+            **{f"seconds/{step}": value for step, value in seconds.items()},
         }
 
-    def _decode(self, rows: pa.Table) -> list[str]:
+    def _decode(self, rows: pa.Table, labels: Mapping[bool, str]) -> list[str]:
         vocab = self._tokenizer.vocab
         out = []
         for row in rows.to_pylist():
             shown = [vocab[i] for i in row["input_ids"]]
             for place, label in zip(row["mlm_positions"], row["mlm_labels"], strict=True):
                 shown[place] = f"[{shown[place].strip('[]') or shown[place]}→{vocab[label]}]"
-            label = {True: "IsNext\n", False: "NotNext\n", None: ""}[row["is_next"]]
+            label = f"{labels[row['is_next']]}\n" if row["is_next"] is not None else ""
             # What is marked keeps its ##, or it could not be told apart.
             out.append(label + " ".join(shown).replace(" ##", ""))
         return out
 
 
-def _tally(masked: pa.Table, options: MaskOptions) -> dict[str, int]:
+def _tally(table: pa.Table, masked: pa.Table, options: MaskOptions) -> dict[str, int]:
     """Counts of rows, tokens and labels, of what stands there now, and of rows off the rule."""
     ids = masked["input_ids"].combine_chunks()
     labels = masked["mlm_labels"].combine_chunks()
@@ -165,8 +193,11 @@ def _tally(masked: pa.Table, options: MaskOptions) -> dict[str, int]:
     starts = (ids.offsets.to_numpy()[:-1] - ids.offsets.to_numpy()[0]).astype(np.int64)
     shown = ids.flatten().to_numpy()[np.repeat(starts, counts) + positions]
     originals = labels.flatten().to_numpy()
-    segments = np.where(masked["is_next"].is_valid().to_numpy(), 3, 2)
-    rule = np.minimum(options.quota(lengths), lengths - segments)
+    before = table["input_ids"].combine_chunks()
+    offsets = before.offsets.to_numpy().astype(np.int64)
+    candidate = options.candidates(before.flatten().to_numpy(), offsets - offsets[0])
+    summed = np.concatenate(([0], np.cumsum(candidate)))
+    rule = np.minimum(options.quota(lengths), np.diff(summed[offsets - offsets[0]]))
     return {
         "rows": len(lengths),
         "tokens": int(lengths.sum()),
@@ -210,11 +241,30 @@ def _result(context: Context, parts: Mapping[str, Mapping[str, Any]], config: Ma
         "share/original": total["shown/original"] / count,
         "rows_under_rule": total["rows_under_rule"],
         "rows_over_rule": total["rows_over_rule"],
+        "bytes/out": sum(f["bytes/out"] for f in parts.values()),
         "cap": config.max_predictions,
         "seconds": sum(f["seconds"] for f in parts.values()),
     }
+    steps = {s: sum(f[f"seconds/{s}"] for f in parts.values()) for s in ("read", "mask", "write")}
+    figures |= {f"seconds/{step}": value for step, value in steps.items()}
+    figures["tokens_per_second_core"] = total["tokens"] / max(1e-9, sum(steps.values()))
+    # Tokens of one span share their fate, so that their number says too much of the interval.
+    independent = config.strategy != "span" or not config.span_together
+    intervals = {
+        name: wilson(total[f"shown/{name}"], count, Z_999)
+        for name in ("mask", "random", "original")
+    }
+    if independent:
+        for name, (low, high) in intervals.items():
+            figures |= {f"share/{name}_low": low, f"share/{name}_high": high}
     shown = [
-        [words, total[f"shown/{name}"], _percent(total[f"shown/{name}"] / count), _percent(wanted)]
+        [
+            words,
+            total[f"shown/{name}"],
+            _percent(total[f"shown/{name}"] / count),
+            " to ".join(map(_percent, intervals[name])) if independent else "",
+            _percent(wanted),
+        ]
         for name, words, wanted in (
             ("mask", "[MASK]", config.mask_share),
             ("random", "a random token", config.random_share),
@@ -237,7 +287,12 @@ def _result(context: Context, parts: Mapping[str, Mapping[str, Any]], config: Ma
         unit="rows",
         report=[
             Table("What is masked", ["what", "number"], masked),
-            Table("What stands at these positions", ["what", "number", "share", "rule"], shown),
+            Table(
+                "What stands at these positions",
+                ["what", "number", "share", "99.9 % interval", "rule"],
+                shown,
+            ),
+            _steps_table(figures, steps),
             Histogram(
                 "Rows by positions to predict",
                 [float(i) for i in range(len(histogram) + 1)],
@@ -247,6 +302,25 @@ def _result(context: Context, parts: Mapping[str, Mapping[str, Any]], config: Ma
         ],
         samples=[sample for figures in parts.values() for sample in figures["samples"]][:20],
     )
+
+
+def _steps_table(figures: Mapping[str, Any], steps: Mapping[str, float]) -> Table:
+    """Seconds of all workers together, and tokens a second of one of them."""
+    rows = [
+        [step, f"{spent:.2f}", f"{figures['tokens'] / spent / 1e6:.2f}"]
+        for step, spent in {**steps, "together": sum(steps.values())}.items()
+        if spent
+    ]
+    title = f"Time a step ({figures['bytes/out'] / 1e6:,.1f} MB stored)"
+    return Table(title, ["step", "seconds", "million tokens/s a core"], rows)
+
+
+def wilson(hits: int, count: int, z: float) -> tuple[float, float]:
+    """The score interval of a share (Wilson, 1927); z: quantile of the normal law."""
+    share = hits / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count**2)) / (1 + z * z / count)
+    return middle - half, middle + half
 
 
 def _percent(share: float) -> str:

@@ -19,7 +19,7 @@ from pipeline.stage import Context, Histogram, Result, StageError, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ObjectiveConfig, PairsConfig
 from stages.parallel import JobFailed, Record, run_jobs
-from stages.tables import ROW_GROUP_ROWS, shard_files, write_table
+from stages.tables import LABELS, PAIR_KEY, ROW_GROUP_ROWS, shard_files, write_table
 from stages.text.engines import EngineFailed
 from stages.text.full_sentences import SentencePlan, full_sentences
 from stages.text.pairing import NoPairsError, PairPlan, Sentences, make_pairs
@@ -29,6 +29,9 @@ from stages.text.rows import gather
 from stages.text.tokenizer_files import vocabulary_digest
 from stages.text.wordpiece import Encoded
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
+
+VALIDATION_MATCHES = 8
+"""Held-out shards are small and nothing learns from them: better unlike partners than none."""
 
 GATHER_ROWS = 16_384
 LENGTH_BIN = 16
@@ -65,7 +68,7 @@ def run(context: Context) -> Result:
         "vocab": context.inputs["vocab"],
         "output": context.output,
         "config": config,
-        "nsp": objective.nsp,
+        "objective": objective,
         "seed": context.node.config["seeds"]["pairs"],
         "engine": context.node.settings["speed"]["tokenizer"],
     }
@@ -79,7 +82,8 @@ def run(context: Context) -> Result:
                 context.progress.note(note)
             noted.add(subject)
     parts = {name: dict(part.figures) for name, part in context.output.finished().items()}
-    result = _result(parts, objective.nsp, config)
+    sizes = sum(part.size for part in context.output.finished().values())
+    result = _result(parts, objective, config, sizes)
     unused = result.counts.get("no_partner", 0) / max(1, result.counts["in"])
     if unused > NOTABLE_UNUSED_SHARE:
         context.progress.note(
@@ -99,18 +103,21 @@ class PairMaker:
         vocab: Artifact,
         output: ArtifactWriter,
         config: PairsConfig,
-        nsp: bool,
+        objective: ObjectiveConfig,
         seed: int,
         engine: Wanted = "auto",
     ) -> None:
         self._shard = shard
         self._output = output
         self._config = config
-        self._nsp = nsp
+        self._objective = objective
         self._seed = seed
         self._engine = engine
         self._tokenizer = load_tokenizer(vocab)
-        self._metadata = {DIGEST_KEY: vocabulary_digest(self._tokenizer).encode()}
+        self._metadata = {
+            DIGEST_KEY: vocabulary_digest(self._tokenizer).encode(),
+            PAIR_KEY: objective.pair.encode(),
+        }
 
     def __call__(self, job: Record) -> Record:
         """`job["shard"]`: name of the shard's file; `job["copy"]`: number of the pass."""
@@ -168,7 +175,7 @@ class PairMaker:
         stream = Stream(self._seed, "pairs", name, copy)
         config = self._config
         try:
-            if not self._nsp:
+            if not self._objective.nsp:
                 return full_sentences(
                     sentences,
                     max_seq_length=config.max_seq_length,
@@ -179,7 +186,9 @@ class PairMaker:
                 sentences,
                 max_seq_length=config.max_seq_length,
                 stream=stream,
+                task=self._objective.pair,
                 balance=config.balance,
+                least_matches=2 if name.startswith("train") else VALIDATION_MATCHES,
                 short_sequence_probability=config.short_sequence_probability,
             )
         except NoPairsError as error:
@@ -195,9 +204,10 @@ class PairMaker:
     ) -> Iterator[pa.Table]:
         ids = self._tokenizer.vocab.index
         cls_id, sep_id = ids("[CLS]"), ids("[SEP]")
-        began = time.perf_counter()
+        seconds = {"gather": 0.0, "write": 0.0}
         figures["samples"] = []
         for low in range(0, len(plan), GATHER_ROWS):
+            began = time.perf_counter()
             table = gather(
                 encoded.ids,
                 plan,
@@ -209,8 +219,11 @@ class PairMaker:
             ).replace_schema_metadata(self._metadata)
             if low == 0 and name.startswith("train-00000"):
                 figures["samples"] = self._decode(table.slice(0, SAMPLES))
+            gathered = time.perf_counter()
             yield table
-        figures["seconds/gather_and_write"] = time.perf_counter() - began
+            seconds["gather"] += gathered - began
+            seconds["write"] += time.perf_counter() - gathered
+        figures |= {f"seconds/{step}": value for step, value in seconds.items()}
 
     def _decode(self, rows: pa.Table) -> list[str]:
         vocab = self._tokenizer.vocab
@@ -219,7 +232,7 @@ class PairMaker:
             tokens = [vocab[i] for i in row["input_ids"]]
             end = row["a_length"] + 1
             a, b = (" ".join(t).replace(" ##", "") for t in (tokens[1:end], tokens[end + 1 : -1]))
-            label = {True: "IsNext", False: "NotNext", None: None}[row["is_next"]]
+            label = LABELS[self._objective.pair].get(row["is_next"])
             out.append(a if label is None else f"{label}\nA: {a}\nB: {b}")
         return out
 
@@ -248,7 +261,12 @@ def _figures(plan: PairPlan | SentencePlan, encoded: Encoded) -> dict[str, Any]:
     }
 
 
-def _result(parts: Mapping[str, Mapping[str, Any]], nsp: bool, config: PairsConfig) -> Result:
+def _result(
+    parts: Mapping[str, Mapping[str, Any]],
+    objective: ObjectiveConfig,
+    config: PairsConfig,
+    bytes_out: int,
+) -> Result:
     figures: dict[str, Any] = {}
     counts: dict[str, int] = {}
     tables = []
@@ -261,7 +279,8 @@ def _result(parts: Mapping[str, Mapping[str, Any]], nsp: bool, config: PairsConf
             for unit, values in f["counts"].items():
                 reasons.setdefault(unit, Counter()).update(values)
         figures |= {f"{name}/{split}": value for name, value in sorted(total.items())}
-        if nsp and total["rows"]:
+        if objective.nsp and total["rows"]:
+            figures["labels"] = list(LABELS[objective.pair].values())
             worst = max(mine, key=lambda n: abs(mine[n]["rows"] - 2 * mine[n]["not_next"]))
             figures |= {
                 f"not_next_share/{split}": total["not_next"] / total["rows"],
@@ -283,12 +302,13 @@ def _result(parts: Mapping[str, Mapping[str, Any]], nsp: bool, config: PairsConf
             counts[key] = counts.get(key, 0) + n
     seconds = {
         step: sum(f.get(f"seconds/{step}", 0.0) for f in parts.values())
-        for step in ("tokenise", "pair", "gather_and_write")
+        for step in ("tokenise", "pair", "gather", "write")
     }
     figures |= {f"seconds/{step}": value for step, value in seconds.items()}
     engines = Counter(f.get("engine", "dictionary") for f in parts.values())
     figures |= {f"shards/{engine}": n for engine, n in sorted(engines.items())}
     figures["bytes/in"] = sum(f["bytes/in"] for f in parts.values())
+    figures["bytes/out"] = bytes_out
     if sum(seconds.values()):
         figures["mb_per_second_core"] = figures["bytes/in"] / 1e6 / sum(seconds.values())
     lengths = _sum_histograms([f["lengths"] for f in parts.values()])
@@ -305,15 +325,27 @@ def _result(parts: Mapping[str, Mapping[str, Any]], nsp: bool, config: PairsConf
         counts=counts,
         unit="tokens",
         report=[
-            _rows_table(figures, nsp),
+            _rows_table(figures, objective),
             Histogram("Rows by length", edges, lengths, "tokens"),
             *tables,
+            _steps_table(figures, seconds),
         ],
         samples=[sample for figures in parts.values() for sample in figures["samples"]][:10],
     )
 
 
-def _rows_table(figures: Mapping[str, Any], nsp: bool) -> Table:
+def _steps_table(figures: Mapping[str, Any], seconds: Mapping[str, float]) -> Table:
+    """Seconds of all workers together, and text a second of one of them."""
+    megabytes = figures["bytes/in"] / 1e6
+    steps = {**seconds, "together": sum(seconds.values())}
+    rows = [
+        [step, f"{spent:.2f}", f"{megabytes / spent:.1f}"] for step, spent in steps.items() if spent
+    ]
+    sizes = f"{megabytes:,.1f} MB of text in, {figures['bytes/out'] / 1e6:,.1f} MB stored"
+    return Table(f"Time a step ({sizes})", ["step", "seconds", "MB/s a core"], rows)
+
+
+def _rows_table(figures: Mapping[str, Any], objective: ObjectiveConfig) -> Table:
     sides = ("train", "validation")
 
     def row(words: str, name: str, form: str = "{:,}", scale: float = 1) -> list[str]:
@@ -325,16 +357,17 @@ def _rows_table(figures: Mapping[str, Any], nsp: bool) -> Table:
         row("tokens", "tokens"),
         row("padding that is never stored", "padding_avoided_share", "{:.2f} %", 100),
     ]
-    if nsp:
+    if objective.nsp:
+        yes, no = LABELS[objective.pair].values()
         rows += [
-            row("NotNext", "not_next"),
-            row("share of NotNext", "not_next_share", "{:.3f} %", 100),
-            row("IsNext against NotNext, worst shard", "worst_shard_difference", "{:,} apart"),
-            row("tokens of an IsNext row", "mean_tokens_is_next", "{:.2f}"),
-            row("tokens of a NotNext row", "mean_tokens_not_next", "{:.2f}"),
+            row(no, "not_next"),
+            row(f"share of {no}", "not_next_share", "{:.3f} %", 100),
+            row(f"{yes} against {no}, worst shard", "worst_shard_difference", "{:,} apart"),
+            row(f"tokens of a row that is {yes}", "mean_tokens_is_next", "{:.2f}"),
+            row(f"tokens of a row that is {no}", "mean_tokens_not_next", "{:.2f}"),
             row("pairs cut out of sentences", "cut"),
         ]
-    return Table("The pairs" if nsp else "The rows", ["", "training", "validation"], rows)
+    return Table("The pairs" if objective.nsp else "The rows", ["", "training", "validation"], rows)
 
 
 def _fate_table(split: str, reasons: Mapping[str, Mapping[str, int]]) -> Table:

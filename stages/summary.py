@@ -34,11 +34,12 @@ def _pairs(node: str, f: Figures) -> list[Line]:
     rows = f.get("rows/train", 0)
     if "not_next_share/train" not in f:
         return [(node, f"{rows:,} rows of full sentences")]
+    yes, no = f.get("labels", ("IsNext", "NotNext"))
     return [
         (
             node,
-            f"{rows:,} pairs, NotNext {100 * f['not_next_share/train']:.3f} % "
-            f"({f['not_next/train']:,}); IsNext and NotNext differ by at most "
+            f"{rows:,} pairs, {no} {100 * f['not_next_share/train']:.3f} % "
+            f"({f['not_next/train']:,}); {yes} and {no} differ by at most "
             f"{f['worst_shard_difference/train']:,} a shard",
         )
     ]

@@ -16,6 +16,15 @@ COMPRESSION = "zstd"
 ROW_GROUP_ROWS = 2048
 """Of pairs and masks: what a training worker decodes at a time."""
 
+PAIR_KEY = b"clozeline.pair"
+"""Of pairs, in the schema metadata: which task the labels are of, for reports."""
+
+LABELS = {
+    "next_sentence": {True: "IsNext", False: "NotNext"},
+    "sentence_order": {True: "in order", False: "swapped"},
+}
+"""What `is_next` says, in words."""
+
 LABEL_COUNTS = "label_counts.parquet"
 """Of a mask artifact: how often each id is a label."""
 

@@ -32,6 +32,7 @@ class Sentences:
         origins: [D] integer identity of what each document was: the parts of one cut document,
             and documents of equal content, share it and never become partners.
         word_starts: [T] whether a token starts a word (it is no `##` piece).
+        sources: [D] integer identity of where each document comes from; None: all from one.
 
     Raises:
         ValueError: when the arrays do not fit together.
@@ -41,6 +42,7 @@ class Sentences:
     documents: Int64s
     origins: Int64s
     word_starts: NDArray[np.bool_]
+    sources: Int64s | None = None
 
     def __post_init__(self) -> None:
         if len(self.documents) != len(self.origins) + 1:
@@ -48,6 +50,8 @@ class Sentences:
                 f"documents has {len(self.documents)} offsets for {len(self.origins)} origins: "
                 "it needs one more than there are documents"
             )
+        if self.sources is not None and len(self.sources) != len(self.origins):
+            raise ValueError(f"{len(self.sources)} sources for {len(self.origins)} documents")
         if self.documents[0] != 0 or self.documents[-1] != len(self.lengths):
             raise ValueError(f"documents must run from 0 to {len(self.lengths)}, the sentences")
         if np.any(np.diff(self.documents) < 0) or np.any(self.lengths < 0):
@@ -76,6 +80,7 @@ class Sentences:
             documents=before[self.documents],
             origins=self.origins,
             word_starts=self.word_starts,
+            sources=self.sources,
         )
 
 

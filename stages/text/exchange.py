@@ -1,149 +1,201 @@
-"""NotNext by exchange: half of a shard's chunks swap their B segments among like chunks.
+"""NotNext by exchange: chunks of two origins whose B segments are alike swap them, or do not.
 
-Every B is used once, and who is NotNext is drawn without regard to lengths, so that neither
-lengths nor sentence counts tell the label.
+Chunks are matched two by two before a coin is tossed, so that both labels see the same chunks: a
+match (i, j) gives the rows (A_i, B_i) and (A_j, B_j), both IsNext, or (A_i, B_j) and (A_j, B_i),
+both NotNext. Every B is used once. Lengths and sentence counts can tell the label only by what
+B_i and B_j differ in, and a match bounds that, whatever the documents are like.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stages.text.chunks import Chunks, Sentences
 from stages.text.random import Stream
+from stages.text.truncation import truncated_lengths
 
 Int64s = NDArray[np.int64]
 
-BLOCK_CHUNKS = 32
-"""Chunks of like length among which B segments are exchanged."""
-
 DROPPED = -1
+
+ATTEMPTS = 32
+"""Times that chunks without a match draw another split and try again."""
+
+WORK = 10
+"""No further attempt once this many chunks were tried for each one there is: the rest belongs to
+documents that dominate, and has no partner."""
+
+TOLERANCE = 0.2
+"""Largest difference of matched Bs in units of tokens / sqrt(sentences). The standard deviation
+of a segment's length is about half of that unit (sentences vary by half of their mean)."""
+
+LOOSE_SHARE = 0.04
+"""Of the rows, those whose Bs may differ by more, so that small shards lose less. Were their
+labels all plain to see, guessing would be right in 0.52 of all rows."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What became of chunks.
+
+    Attributes:
+        middle: [n] token position where A ends and B starts.
+        a_sentences: [n] sentences of A; 1 where a sentence is cut.
+        chosen: [n] the chunk whose B is used: the chunk itself (IsNext), one of another origin
+            (NotNext, each B once), or `DROPPED`, where no chunk of another origin matched.
+    """
+
+    middle: Int64s
+    a_sentences: Int64s
+    chosen: Int64s
+
+
+@dataclass(frozen=True)
+class Segments:
+    """What lengths tell of chunks; [n] each.
+
+    Attributes:
+        groups: chunks of different groups never match.
+        origins: chunks of equal origin never match.
+        a, b: tokens of A and B before truncation.
+        b_sentences: sentences of B.
+    """
+
+    groups: Int64s
+    origins: Int64s
+    a: Int64s
+    b: Int64s
+    b_sentences: Int64s
 
 
 def exchange(
-    kinds: NDArray[np.int64], likeness: tuple[Int64s, ...], origins: Int64s, stream: Stream
-) -> Int64s:
-    """Choose for each chunk whose B follows its A.
-
-    Chunks of one kind are sorted by likeness, cut into blocks of about `BLOCK_CHUNKS`, and each
-    block exchanges within itself (`_exchange_block`). The running difference of IsNext and
-    NotNext is carried from block to block and never exceeds one.
+    sentences: Sentences,
+    chunks: Chunks,
+    groups: Int64s,
+    room: int,
+    least_matches: int,
+    stream: Stream,
+) -> Exchange:
+    """Split chunks into A and B and choose whose B follows whose A.
 
     Args:
-        kinds: [n] chunks of different kinds never exchange.
-        likeness: columns [n] to sort by, the most important first.
-        origins: [n] chunks of equal origin never exchange.
+        sentences, chunks: a shard.
+        groups: [n] chunks of different groups never exchange, nor do chunks of whole sentences
+            and cut ones: a B that does not start a sentence would give the label away.
+        room: tokens of A and B together, at most.
+        least_matches: taken where there are as many chunks, alike or not.
         stream: where the draws come from.
-
-    Returns:
-        [n] the chunk whose B is used: the chunk itself (IsNext), one of another origin (NotNext,
-        each B once), or `DROPPED`, where no partner of another origin was left for a chunk.
     """
-    count = len(kinds)
-    ties = stream.uint64(count)
-    order = np.lexsort((ties, *likeness[::-1], kinds))
-    lots = stream.uint32(count).tolist()
-    coins = (stream.uint32(count) & 1).tolist()
-    origin_list = origins[order].tolist()
-    chosen = np.full(count, DROPPED, dtype=np.int64)
-    surplus = 0
-    for low, high in _blocks(kinds[order]):
-        block, surplus = _exchange_block(
-            origin_list[low:high], lots[low:high], coins[low:high], surplus
+    whole = chunks.cut < 0
+    size = chunks.last - chunks.first
+    a_sentences = np.ones(len(size), dtype=np.int64)
+    middle = chunks.cut.copy()
+    start, end = sentences.offsets[chunks.first], sentences.offsets[chunks.last]
+    origins = sentences.origins[sentences.document_of[chunks.first]]
+
+    def seen(of: Int64s) -> Segments:
+        return Segments(
+            groups=2 * groups[of] + whole[of],
+            origins=origins[of],
+            a=(middle - start)[of],
+            b=(end - middle)[of],
+            b_sentences=np.where(whole, size - a_sentences, 1)[of],
         )
-        partners = np.asarray(block, dtype=np.int64)
-        chosen[order[low:high]] = np.where(partners < 0, DROPPED, order[low + partners])
+
+    matches = np.zeros((0, 2), dtype=np.int64)
+    left, work = np.arange(len(size)), 0
+    for attempt in range(ATTEMPTS):
+        work += len(left)
+        if len(left) < 2 or work > WORK * len(size):
+            break
+        drawn = left[whole[left]]
+        a_sentences[drawn] = 1 + stream.child("splits", attempt).below(size[drawn] - 1)
+        middle[drawn] = sentences.offsets[chunks.first[drawn] + a_sentences[drawn]]
+        # Equal Bs first: in a large shard most chunks have one.
+        tolerance = TOLERANCE if attempt else 0.0
+        found = left[match(seen(left), room, tolerance, stream.child("ties", attempt))]
+        matches = np.concatenate([matches, found])
+        left = np.setdiff1d(left, found)
+    most = max(int(LOOSE_SHARE * len(matches)), least_matches - len(matches))
+    if most > 0 and len(left) > 1:
+        found = left[match_loosely(seen(left), most, stream.child("ties", "loose"))]
+        matches = np.concatenate([matches, found])
+    chosen = toss(matches, len(size), stream.child("labels"))
+    return Exchange(middle, a_sentences, chosen)
+
+
+def match(segments: Segments, room: int, tolerance: float, stream: Stream) -> Int64s:
+    """Chunks (i, j) that may swap their Bs, [m, 2]; each chunk is in one match at most.
+
+    They are of one group and of different origins, and their Bs have equally many sentences. In
+    both rows the swap moves no length after truncation by more than the tolerance, and makes no
+    full row short and no short one full. Neighbours in the order of B's length are tried, equal
+    ones in random order.
+    """
+    a, b, count = segments.a, segments.b, segments.b_sentences
+    a_kept, b_kept = truncated_lengths(a, b, room)
+    order = np.lexsort((stream.uint64(len(a)), b_kept, count, segments.groups))
+    i, j = order[:-1], order[1:]
+    fits = _may_meet(segments, i, j) & (count[i] == count[j])
+    limit = tolerance * np.minimum(b_kept[i], b_kept[j]) / np.sqrt(count[i])
+    for own, other in ((i, j), (j, i)):
+        a_new, b_new = truncated_lengths(a[own], b[other], room)
+        fits &= np.abs(a_new - a_kept[own]) <= limit
+        fits &= np.abs(b_new - b_kept[own]) <= limit
+        fits &= (a_new + b_new == room) == (a_kept[own] + b_kept[own] == room)
+    taken = _alternate(fits)
+    return np.stack([i[taken], j[taken]], axis=1)
+
+
+def match_loosely(segments: Segments, most: int, stream: Stream) -> Int64s:
+    """At most `most` matches, [m, 2], of like Bs without a bound: the nearest in length."""
+    order = np.lexsort((stream.uint64(len(segments.b)), segments.b, segments.groups))
+    i, j = order[:-1], order[1:]
+    taken = _alternate(_may_meet(segments, i, j))
+    i, j = i[taken], j[taken]
+    nearest = np.argsort(np.abs(segments.b[i] - segments.b[j]), kind="stable")[:most]
+    return np.stack([i[nearest], j[nearest]], axis=1)
+
+
+def toss(matches: Int64s, chunks: int, stream: Stream) -> Int64s:
+    """[chunks] whose B follows each A: half of the matches swap.
+
+    Of every two matches in their order, which are alike as a rule, a coin says which one swaps.
+    Of an odd last match only one chunk is used, so that the labels differ by one at most.
+    """
+    i, j = matches.T
+    count = len(matches)
+    coins = (stream.uint32((count + 1) // 2) & 1).astype(np.bool_)
+    swapped = np.repeat(coins, 2)[:count] ^ (np.arange(count) % 2 == 1)
+    chosen = np.full(chunks, DROPPED, dtype=np.int64)
+    chosen[i] = np.where(swapped, j, i)
+    chosen[j] = np.where(swapped, i, j)
+    if count % 2:
+        chosen[j[-1]] = DROPPED
     return chosen
 
 
-def _blocks(sorted_kinds: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """[low, high) of blocks of `BLOCK_CHUNKS` to twice that, or all of a smaller kind."""
-    edges = np.concatenate(
-        ([0], np.flatnonzero(np.diff(sorted_kinds)) + 1, [len(sorted_kinds)])
-    ).tolist()
-    blocks = []
-    for first, last in itertools.pairwise(edges):
-        parts = max(1, (last - first) // BLOCK_CHUNKS)
-        cuts = [first + (last - first) * k // parts for k in range(parts + 1)]
-        blocks += [(low, high) for low, high in itertools.pairwise(cuts) if low < high]
-    return blocks
+def _may_meet(segments: Segments, i: Int64s, j: Int64s) -> NDArray[np.bool_]:
+    """Whether i and j are of one group and two origins, one of them that which dominates.
 
-
-def _exchange_block(
-    origins: list[int], lots: list[int], coins: list[int], surplus: int
-) -> tuple[list[int], int]:
-    """Partners within one block, as positions in it, and the new surplus of IsNext.
-
-    An origin may hold half of the block at most, or its chunks could not all find a partner; the
-    surplus, drawn by lot, is dropped. So is what would make the labels differ by more than one.
+    Where one origin holds more than half, each chunk of another one is a partner for it.
     """
-    partner = [DROPPED] * len(origins)
-    members, dominated = _cap_dominant(origins, lots)
-    for i in members:
-        partner[i] = i
-    # Neighbours in `drawn` are alike, and one of each two becomes NotNext: in length as a rule,
-    # and in origin where one is so frequent that chance could choose too many of it.
-    drawn = sorted(members, key=origins.__getitem__) if dominated else members
-    chosen = [drawn[k + coins[drawn[k]]] for k in range(0, len(drawn) - 1, 2)]
-    if len(drawn) % 2 and (
-        surplus > 0 or len(drawn) == 3 or (surplus == 0 and coins[drawn[-1]] == 1)
-    ):
-        chosen.append(drawn[-1])
-    for cycle in _cycles(sorted(chosen), origins):
-        for i, j in zip(cycle, cycle[1:] + cycle[:1], strict=True):
-            partner[i] = j
-    followed = [i for i in members if partner[i] == i]
-    surplus += len(followed) - (len(members) - len(followed))
-    if surplus > 1:
-        for i in sorted(followed, key=lots.__getitem__)[: surplus - 1]:
-            partner[i] = DROPPED
-        surplus = 1
-    elif surplus < -1:
-        exchanged = [i for i in members if partner[i] != i]
-        for i in sorted(exchanged, key=lots.__getitem__)[: -surplus - 1]:
-            partner[i] = DROPPED
-        surplus = -1
-    return partner, surplus
+    origins = segments.origins
+    meets: NDArray[np.bool_] = segments.groups[i] == segments.groups[j]
+    meets &= origins[i] != origins[j]
+    middle = np.sort(origins)[len(origins) // 2]
+    if 2 * np.count_nonzero(origins == middle) > len(origins):
+        meets &= (origins[i] == middle) | (origins[j] == middle)
+    return meets
 
 
-def _cap_dominant(origins: list[int], lots: list[int]) -> tuple[list[int], bool]:
-    """Positions that take part, ascending, and whether one origin holds over a quarter of them."""
-    origin, held = Counter(origins).most_common(1)[0]
-    others = len(origins) - held
-    if held > others:
-        own = [i for i, other in enumerate(origins) if other == origin]
-        left_out = set(sorted(own, key=lots.__getitem__)[others:])
-        return [i for i in range(len(origins)) if i not in left_out], True
-    return list(range(len(origins))), 4 * held > len(origins)
-
-
-def _cycles(chosen: list[int], origins: list[int]) -> list[list[int]]:
-    """Cycles over `chosen` in which neighbours differ in origin: two, seldom three long.
-
-    Each chunk pairs with the nearest one before it that still waits and has another origin. All
-    that wait have one origin, so what is left over at the end has too: two of them are solved
-    with a finished pair that does not hold that origin, the last one joins such a pair. This
-    solves everything unless one origin holds more than half (or only one chunk was chosen); the
-    rest is in no cycle.
-    """
-    waiting: list[int] = []
-    pairs: list[list[int]] = []
-    for i in chosen:
-        if waiting and origins[waiting[-1]] != origins[i]:
-            pairs.append([waiting.pop(), i])
-        else:
-            waiting.append(i)
-    if not waiting:
-        return pairs
-    own = origins[waiting[-1]]
-    cycles = [pair for pair in pairs if own in (origins[pair[0]], origins[pair[1]])]
-    free = [pair for pair in pairs if own not in (origins[pair[0]], origins[pair[1]])]
-    while waiting and free:
-        first, second = free.pop()
-        if len(waiting) >= 2:
-            cycles += [[first, waiting.pop()], [second, waiting.pop()]]
-        else:
-            cycles.append([first, second, waiting.pop()])
-    return cycles + free
+def _alternate(fits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Of each run of neighbours that fit, the first, the third...: no chunk is taken twice."""
+    place = np.arange(len(fits))
+    first = fits & ~np.concatenate(([False], fits[:-1]))
+    run = np.maximum.accumulate(np.where(first, place, 0))
+    taken: NDArray[np.bool_] = fits & ((place - run) % 2 == 0)
+    return taken

@@ -18,14 +18,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from stages.text.random import Stream, counter_bits, counter_uint32
+from stages.text.words_in_rows import Words, choose_spans, choose_words, find_words
 
 Ids = NDArray[np.unsignedinteger[Any]]
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 
-BLOCK_ROWS = 1024
-"""Rows masked at a time; bounds memory and changes nothing else."""
+BLOCK_TOKENS = 2**17
+"""Tokens masked at a time; bounds memory and changes nothing else."""
 
 _NEVER = np.uint32(0xFFFFFFFF)
 _REPLACEMENT_COUNTER = 2**32
@@ -52,7 +53,14 @@ class MaskOptions:
         ordinary: [V] entries that may stand in as random replacements; two at least.
         continuation: [V] entries that continue a word (`##`).
         max_predictions: cap a row.
-        strategy: per_token, or whole_word: all pieces of a word or none.
+        never: [V] entries that are never predicted, nor is a whole word that holds one; None:
+            none. (Leave them out of `ordinary` too, if they are not to stand in for others.)
+        strategy: per_token; whole_word: all pieces of a word or none; span: runs of whole words
+            (SpanBERT, Joshi et al., 2020, arXiv:1907.10529).
+        span_probability: spans of n words have the chance (1 - p)^(n - 1) p, scaled to one.
+        span_words: the longest span.
+        span_together: a span is hidden, replaced or kept as a whole, as SpanBERT does; False:
+            each of its tokens by itself.
         probability: share of a row's tokens, special tokens counted, to be predicted.
         mask_share: of the chosen positions, those that become `[MASK]`.
         random_share: those that become another ordinary entry; the rest stay as they are.
@@ -67,14 +75,22 @@ class MaskOptions:
     ordinary: Flags
     continuation: Flags
     max_predictions: int
-    strategy: Literal["per_token", "whole_word"] = "per_token"
+    strategy: Literal["per_token", "whole_word", "span"] = "per_token"
     probability: float = 0.15
     mask_share: float = 0.8
     random_share: float = 0.1
+    never: Flags | None = None
+    span_probability: float = 0.2
+    span_words: int = 10
+    span_together: bool = True
 
     def __post_init__(self) -> None:
         if len(self.ordinary) != len(self.continuation):
             raise ValueError("ordinary and continuation must have one flag for each entry")
+        if self.never is not None and len(self.never) != len(self.ordinary):
+            raise ValueError("never must have one flag for each entry")
+        if not 0 < self.span_probability < 1 or not 1 <= self.span_words < 2**8:
+            raise ValueError("span_probability must lie between 0 and 1, span_words in 1..255")
         if np.count_nonzero(self.ordinary) < 2:
             raise ValueError("the vocabulary needs two ordinary entries at least to draw from")
         if not 0 < self.probability < 1 or self.max_predictions < 1:
@@ -95,6 +111,33 @@ class MaskOptions:
         """[V] place of an entry among the ordinary ones (of no meaning for others)."""
         rank: Int64s = np.cumsum(self.ordinary, dtype=np.int64) - 1
         return rank
+
+    @cached_property
+    def span_law(self) -> NDArray[np.float64]:
+        """[span_words] the chance of a span of 1, 2... words; its mean is 3.8 by default."""
+        chances = (1 - self.span_probability) ** np.arange(self.span_words)
+        law: NDArray[np.float64] = chances / chances.sum()
+        return law
+
+    def candidates(self, ids: Ids, offsets: Int64s) -> Flags:
+        """[T] what may be predicted in rows."""
+        text: Flags = (ids != self.cls_id) & (ids != self.sep_id)
+        if self.never is None:
+            return text
+        if self.strategy == "per_token":
+            text &= ~self.never[ids]
+            return text
+        words = self.words(ids, offsets)
+        return words.tokens(np.ones(len(words.heads), dtype=np.bool_), len(ids))
+
+    def words(self, ids: Ids, offsets: Int64s) -> Words:
+        """The words that may be predicted in rows."""
+        return find_words(
+            (ids != self.cls_id) & (ids != self.sep_id),
+            self.continuation[ids],
+            None if self.never is None else self.never[ids],
+            offsets,
+        )
 
     def quota(self, lengths: Int64s) -> Int64s:
         """Predictions for rows of these lengths: the reference's rule, `round` half to even."""
@@ -137,25 +180,28 @@ def mask_rows(
         rows: [n] numbers of the rows in the shard, the key of their draws (default 0..n - 1).
     """
     count = len(offsets) - 1
-    if count and int(np.diff(offsets).max()) >= 2**16:
+    longest = int(np.diff(offsets).max(initial=1))
+    if longest >= 2**16:
         raise ValueError("rows longer than 65535 tokens cannot be masked")
     keys = stream.row_keys(np.arange(count) if rows is None else rows)
     out = ids.copy()
     positions: list[NDArray[np.uint16]] = []
     labels: list[Ids] = []
     counts = np.zeros(count, dtype=np.int64)
-    for low in range(0, count, BLOCK_ROWS):
-        high = min(low + BLOCK_ROWS, count)
+    block_rows = max(1, BLOCK_TOKENS // longest)
+    for low in range(0, count, block_rows):
+        high = min(low + block_rows, count)
         block = slice(int(offsets[low]), int(offsets[high]))
         block_offsets = offsets[low : high + 1] - offsets[low]
         block_ids = ids[block]
-        chosen = _choose(block_ids, block_offsets, keys[low:high], options)
+        chosen, leads = _choose(block_ids, block_offsets, keys[low:high], options)
         flat = np.flatnonzero(chosen)
         counts[low:high] = np.diff(np.searchsorted(flat, block_offsets))
         row = np.repeat(np.arange(high - low), counts[low:high])
         columns = flat - block_offsets[row]
         originals = block_ids[flat]
-        out[block][flat] = _replacements(originals, columns, keys[low:high][row], options)
+        decided = columns if leads is None else leads[flat] - block_offsets[row]
+        out[block][flat] = _replacements(originals, columns, decided, keys[low:high][row], options)
         positions.append(columns.astype(np.uint16))
         labels.append(originals)
     return Masked(
@@ -196,15 +242,27 @@ def mask_table(
     )
 
 
-def _choose(ids: Ids, offsets: Int64s, keys: UInt64s, options: MaskOptions) -> Flags:
-    """[T] whether each position is predicted."""
-    candidate = (ids != options.cls_id) & (ids != options.sep_id)
-    before = np.concatenate(([0], np.cumsum(candidate, dtype=np.int64)))
-    available = before[offsets[1:]] - before[offsets[:-1]]
-    quota = np.minimum(options.quota(np.diff(offsets)), available)
+def _choose(
+    ids: Ids, offsets: Int64s, keys: UInt64s, options: MaskOptions
+) -> tuple[Flags, Int64s | None]:
+    """[T] whether each position is predicted, and [T] the position that decides its fate."""
+    quota = options.quota(np.diff(offsets))
     if options.strategy == "per_token":
-        return _choose_tokens(candidate, offsets, keys, quota)
-    return _choose_words(ids, candidate, offsets, keys, quota, options)
+        candidate = options.candidates(ids, offsets)
+        before = np.concatenate(([0], np.cumsum(candidate, dtype=np.int64)))
+        available = before[offsets[1:]] - before[offsets[:-1]]
+        return _choose_tokens(candidate, offsets, keys, np.minimum(quota, available)), None
+    words = options.words(ids, offsets)
+    if options.strategy == "whole_word":
+        return words.tokens(choose_words(words, offsets, keys, quota), len(ids)), None
+    span = choose_spans(words, keys, quota, options.span_law)
+    chosen = words.tokens(span >= 0, len(ids))
+    if not options.span_together:
+        return chosen, None
+    leads = np.zeros(len(ids), dtype=np.int64)
+    masked = span >= 0
+    leads[chosen] = np.repeat(words.heads[span[masked]], words.sizes[masked])
+    return chosen, leads
 
 
 def _choose_tokens(candidate: Flags, offsets: Int64s, keys: UInt64s, quota: Int64s) -> Flags:
@@ -229,60 +287,16 @@ def _choose_tokens(candidate: Flags, offsets: Int64s, keys: UInt64s, quota: Int6
     return picked
 
 
-def _choose_words(
-    ids: Ids,
-    candidate: Flags,
-    offsets: Int64s,
-    keys: UInt64s,
-    quota: Int64s,
-    options: MaskOptions,
-) -> Flags:
-    """Whole words in random order, each taken unless it would exceed the row's quota."""
-    after_special = np.concatenate(([True], ~candidate[:-1]))
-    # Truncation may leave a segment that starts with a `##` piece: it heads itself.
-    head = candidate & (~options.continuation[ids] | after_special)
-    heads = np.flatnonzero(head)
-    word = np.cumsum(head, dtype=np.int64) - 1
-    sizes = np.bincount(word[candidate], minlength=len(heads))
-    first_word = np.searchsorted(heads, offsets)
-    words = np.diff(first_word)
-    width = int(words.max(initial=0))
-    if width == 0:
-        return np.zeros(len(ids), dtype=np.bool_)
-    inside = np.arange(width) < words[:, np.newaxis]
-    row = np.repeat(np.arange(len(words)), words)
-    columns = heads - offsets[row]
-    lots = counter_uint32(keys, int(np.diff(offsets).max()))[row, columns]
-    # A lot and its word in one integer: sorted together, and ties have an order.
-    tagged = np.full(inside.shape, np.iinfo(np.uint64).max, dtype=np.uint64)
-    local = np.arange(len(heads)) - first_word[row]
-    tagged[inside] = (lots.astype(np.uint64) << np.uint64(32)) | local.astype(np.uint64)
-    tagged.sort(axis=1)
-    drawn = (tagged & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    drawn[~inside] = 0
-    drawn += first_word[:-1, np.newaxis]
-    drawn_size = np.where(inside, sizes[np.minimum(drawn, len(sizes) - 1)], np.iinfo(np.int64).max)
-    taken = np.zeros(len(heads), dtype=np.bool_)
-    open_rows = np.flatnonzero(quota > 0)
-    left = quota[open_rows]
-    for column in range(width):
-        size = drawn_size[open_rows, column]
-        fits = size <= left
-        taken[drawn[open_rows[fits], column]] = True
-        left = left - np.where(fits, size, 0)
-        still = (left > 0) & (words[open_rows] > column + 1)
-        open_rows, left = open_rows[still], left[still]
-        if not len(open_rows):
-            break
-    chosen = candidate.copy()
-    chosen[candidate] = taken[word[candidate]]
-    return chosen
+def _replacements(
+    originals: Ids, columns: Int64s, decided: Int64s, keys: UInt64s, options: MaskOptions
+) -> Ids:
+    """What stands at chosen positions: `[MASK]`, another ordinary entry, or the token itself.
 
-
-def _replacements(originals: Ids, columns: Int64s, keys: UInt64s, options: MaskOptions) -> Ids:
-    """What stands at chosen positions: `[MASK]`, another ordinary entry, or the token itself."""
+    Which of the three is drawn at column `decided`, the entry at the token's own.
+    """
     bits = counter_bits(keys, columns + _REPLACEMENT_COUNTER)
-    lot = (bits >> np.uint64(32)).astype(np.float64) * 2.0**-32
+    deciding = bits if decided is columns else counter_bits(keys, decided + _REPLACEMENT_COUNTER)
+    lot = (deciding >> np.uint64(32)).astype(np.float64) * 2.0**-32
     place = bits & np.uint64(0xFFFFFFFF)
     own = options.ordinary[originals]
     # One entry less to draw from where the original is itself ordinary, and a step over it.

@@ -16,6 +16,7 @@ from stages.text.exchange import exchange
 from stages.text.pair_counts import Counts, pair_counts
 from stages.text.random import Stream
 from stages.text.reference_pairs import reference_pairs
+from stages.text.sentence_order import ordered_chunks
 from stages.text.truncation import truncate_spans, truncated_lengths
 
 __all__ = ["NoPairsError", "PairPlan", "Sentences", "SingleOriginError", "make_pairs"]
@@ -44,14 +45,16 @@ class PairPlan:
     Attributes:
         a, b: [n, 2] token ranges of A and B.
         a_before, b_before: [n, 2] the same before truncation. IsNext: a_before[:, 1] is
-            b_before[:, 0].
-        is_next: [n] whether B followed A.
-        document, partner: [n] document of A and of B (equal for IsNext).
+            b_before[:, 0]; swapped (sentence order): the other way round.
+        is_next: [n] whether B followed A. Else B is of another origin, or, for sentence order,
+            came before A.
+        document, partner: [n] document of A and of B (equal for IsNext and sentence order).
         a_sentences, b_sentences: [n] sentences of A and B before truncation; 1 and 1 for a
             sentence that was cut in two.
         is_cut: [n] whether A and B are halves of sentences.
         counts: what came in, what is used, and what is not, by reason: `empty`,
-            `single_sentence` (a sentence alone in its document and too short to cut),
+            `single_sentence` (a sentence alone in its document and too short to cut; for sentence
+            order, alone),
             `no_partner` (no chunk of like length from another origin was left), and for tokens
             `truncated`. A document or sentence is used when any row takes part of it.
     """
@@ -91,7 +94,10 @@ def make_pairs(
     *,
     max_seq_length: int,
     stream: Stream,
+    task: Literal["next_sentence", "sentence_order"] = "next_sentence",
     balance: Literal["exact", "reference"] = "exact",
+    partner: Literal["any", "same_source"] = "any",
+    least_matches: int = 2,
     short_sequence_probability: float = 0.1,
 ) -> PairPlan:
     """Plan a shard's pairs.
@@ -100,8 +106,15 @@ def make_pairs(
         sentences: the shard.
         max_seq_length: tokens of a row at most, `[CLS]` and two `[SEP]` included.
         stream: named by seed, stage, shard and copy; the plan is a function of it and the input.
+        task: next_sentence: B follows A or comes from another document; sentence_order: A and B
+            follow one another, in order or swapped, half and half.
         balance: exact: NotNext by exchange, half and half (counts differ by one at most);
-            reference: google-research/bert's law (more NotNext, each B drawn anew).
+            reference: google-research/bert's law (more NotNext, each B drawn anew). Of
+            next_sentence alone.
+        partner: same_source: exact takes NotNext partners from documents of the same source.
+        least_matches: exact takes so many matches of chunks, alike or not, where there are not as
+            many alike: a toy has rows too, and too few to learn lengths from. More may be right
+            for held-out text, which nothing learns from.
         short_sequence_probability: share of documents with a random shorter target.
 
     Raises:
@@ -113,24 +126,33 @@ def make_pairs(
         raise ValueError(f"max_seq_length={max_seq_length} leaves no room for pairs: at least 8")
     room = max_seq_length - 3
     filled = sentences.without_empty()
-    _require_two_origins(sentences, filled)
+    if task == "next_sentence":
+        _require_two_origins(sentences, filled)
     targets = draw_targets(
         len(filled.origins), room, short_sequence_probability, stream.child("targets")
     )
-    if balance == "exact":
-        pairs, lost = _exact(filled, targets, room, stream)
+    if task == "sentence_order":
+        pairs, lost = _ordered(filled, targets, room, stream)
+    elif balance == "exact":
+        sources = filled.sources if partner == "same_source" else None
+        pairs, lost = _exact(filled, targets, room, sources, least_matches, stream)
     else:
         pairs, lost = _reference(filled, targets, stream), np.zeros(0, dtype=np.int64)
     if not len(pairs.is_next):
         counts = _counts(sentences, filled, pairs, np.zeros((0, 2), dtype=np.int64), lost)
-        raise NoPairsError(
-            f"no sentence pair can be made of this shard: of {counts['sentences']['in']} sentences "
-            f"{counts['sentences']['single_sentence']} are short and alone in their document, and "
-            f"{counts['sentences']['no_partner']} find no partner in another one. "
-            "Give longer or more documents, or set objective.nsp: false to train without pairs",
-            counts,
-        )
+        raise NoPairsError(_why_none(task, counts), counts)
     return _finish(sentences, filled, pairs, lost, room, stream)
+
+
+def _why_none(task: str, counts: Counts) -> str:
+    lost = counts["sentences"]
+    unmatched = f", and {lost['no_partner']} find no partner of like length in another one"
+    return (
+        f"no sentence pair can be made of this shard: of {lost['in']} sentences "
+        f"{lost['single_sentence']} are short and alone in their document"
+        f"{unmatched if task == 'next_sentence' else ''}. Give longer or more documents, "
+        "or set objective.nsp: false to train without pairs"
+    )
 
 
 def _require_two_origins(sentences: Sentences, filled: Sentences) -> None:
@@ -156,52 +178,67 @@ def _require_two_origins(sentences: Sentences, filled: Sentences) -> None:
 
 
 def _exact(
-    sentences: Sentences, targets: Int64s, room: int, stream: Stream
+    sentences: Sentences,
+    targets: Int64s,
+    room: int,
+    sources: Int64s | None,
+    least_matches: int,
+    stream: Stream,
 ) -> tuple[_Pairs, Int64s]:
     """Pairs by exchange, and the sentences lost as single ones."""
     chunks = make_chunks(sentences, targets, room)
-    count = chunks.last - chunks.first
+    groups = np.zeros(len(chunks.first), dtype=np.int64)
+    if sources is not None:
+        groups = sources[sentences.document_of[chunks.first]]
+    made = exchange(sentences, chunks, groups, room, least_matches, stream.child("exchange"))
     whole = chunks.cut < 0
-    a_count = np.ones(len(count), dtype=np.int64)
-    a_count[whole] += stream.child("splits").below(count[whole] - 1)
-    b_first = np.where(whole, chunks.first + a_count, chunks.first)
-    b_count = np.where(whole, count - a_count, 1)
-    start = sentences.offsets[chunks.first]
-    middle = np.where(whole, sentences.offsets[b_first], chunks.cut)
-    end = sentences.offsets[chunks.last]
-    _, b_kept = truncated_lengths(middle - start, end - middle, room)
-    chosen = exchange(
-        kinds=(~whole).astype(np.int64),
-        likeness=((b_kept < end - middle).astype(np.int64), b_kept, b_count, a_count),
-        origins=sentences.origins[sentences.document_of[chunks.first]],
-        stream=stream.child("exchange"),
-    )
-    i = np.flatnonzero(chosen >= 0)
-    j = chosen[i]
+    b_first = np.where(whole, chunks.first + made.a_sentences, chunks.first)
+    b_sentences = np.where(whole, chunks.last - b_first, 1)
+    start, end = sentences.offsets[chunks.first], sentences.offsets[chunks.last]
+    i = np.flatnonzero(made.chosen >= 0)
+    j = made.chosen[i]
     pairs = _Pairs(
-        a=np.stack([start[i], middle[i]], axis=1),
-        b=np.stack([middle[j], end[j]], axis=1),
+        a=np.stack([start[i], made.middle[i]], axis=1),
+        b=np.stack([made.middle[j], end[j]], axis=1),
         a_first=chunks.first[i],
         b_first=b_first[j],
-        a_sentences=a_count[i],
-        b_sentences=b_count[j],
+        a_sentences=made.a_sentences[i],
+        b_sentences=b_sentences[j],
         is_next=i == j,
         is_cut=~whole[i],
     )
     return pairs, chunks.lost
 
 
+def _ordered(
+    sentences: Sentences, targets: Int64s, room: int, stream: Stream
+) -> tuple[_Pairs, Int64s]:
+    """Pairs in order and swapped, and the sentences lost as single ones."""
+    chunks = ordered_chunks(sentences, targets, room, stream.child("order of segments"))
+    earlier = np.stack([chunks.first, chunks.middle], axis=1)
+    later = np.stack([chunks.middle, chunks.last], axis=1)
+    swapped = chunks.swapped[:, np.newaxis]
+    a, b = np.where(swapped, later, earlier), np.where(swapped, earlier, later)
+    return _whole_sentences(sentences, a, b, ~chunks.swapped), chunks.lost
+
+
 def _reference(sentences: Sentences, targets: Int64s, stream: Stream) -> _Pairs:
     drawn = reference_pairs(sentences, targets, stream.child("walk"))
+    return _whole_sentences(sentences, drawn.a, drawn.b, drawn.is_next)
+
+
+def _whole_sentences(
+    sentences: Sentences, a: Int64s, b: Int64s, is_next: NDArray[np.bool_]
+) -> _Pairs:
     return _Pairs(
-        a=sentences.offsets[drawn.a],
-        b=sentences.offsets[drawn.b],
-        a_first=drawn.a[:, 0],
-        b_first=drawn.b[:, 0],
-        a_sentences=drawn.a[:, 1] - drawn.a[:, 0],
-        b_sentences=drawn.b[:, 1] - drawn.b[:, 0],
-        is_next=drawn.is_next,
-        is_cut=np.zeros(len(drawn.is_next), dtype=np.bool_),
+        a=sentences.offsets[a],
+        b=sentences.offsets[b],
+        a_first=a[:, 0],
+        b_first=b[:, 0],
+        a_sentences=a[:, 1] - a[:, 0],
+        b_sentences=b[:, 1] - b[:, 0],
+        is_next=is_next,
+        is_cut=np.zeros(len(is_next), dtype=np.bool_),
     )
 
 

@@ -244,6 +244,13 @@ def test_nothing_is_left_behind_between_compositions(tmp_path: Path) -> None:
         ("store=", ["store=''", "characters: 1"]),
         ("corpus.paths=[~/books]", ["needs quotes"]),
         ("mask.mask_share=0.95", ["mask.mask_share", "mask.random_share", "1.05"]),
+        ("mask=spans", ["mask=span"]),
+        ("pairs.partner=same_source", ["pairs.partner", "provenance", "Use any"]),
+        (
+            "objective=sentence_order objective.nsp=false",
+            ["objective.pair=sentence_order", "objective.nsp=true"],
+        ),
+        ("objective=sentence_order pairs=reference", ["pairs.balance=exact"]),
         ("vocab.size=3", ["vocab.size=3", "[MASK]"]),
         ("corpus=text", ["corpus.paths", "empty"]),
         ("corpus.paths=[a]", ["corpus.paths", "python_docs", "corpus=text"]),

@@ -1,5 +1,6 @@
 from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from stages.text import masking
+from stages.text import masking, random, words_in_rows
 from stages.text.masking import Masked, MaskOptions, mask_rows, mask_table, vocabulary_flags
 from stages.text.random import Stream
 from tests.oracle.compare import p_same_law
@@ -77,28 +78,38 @@ def rows_of(masked: Masked, offsets: NDArray[np.int64]) -> list[tuple[list[int],
     st.integers(0, 10**6),
     st.integers(0, 9),
     st.sampled_from((3, 12, 60)),
-    st.sampled_from(("per_token", "whole_word")),
+    st.sampled_from(("per_token", "whole_word", "span")),
     st.sampled_from((0.05, 0.15, 0.5, 0.95)),
     st.sampled_from((1, 4, 200)),
+    st.booleans(),
 )
 def test_rows_are_those_of_the_plain_twin(
-    seed: int, count: int, longest: int, strategy: str, probability: float, cap: int
+    seed: int,
+    count: int,
+    longest: int,
+    strategy: str,
+    probability: float,
+    cap: int,
+    other: bool,
 ) -> None:
     ids, offsets = random_rows(seed, count, longest)
     options = replace(TOY, strategy=strategy, probability=probability, max_predictions=cap)
+    if other:
+        never = np.isin(np.arange(len(TOY_VOCABULARY)), [7, 8, 30, 46])
+        options = replace(options, never=never, span_together=False, span_words=4)
     stream = Stream(seed, "mask")
     masked = mask_rows(ids, offsets, options, stream)
     for r, row in enumerate(rows_of(masked, offsets)):
         assert row == mask_row(ids[offsets[r] : offsets[r + 1]].tolist(), r, options, stream)
 
 
-@pytest.mark.parametrize("strategy", ["per_token", "whole_word"])
+@pytest.mark.parametrize("strategy", ["per_token", "whole_word", "span"])
 def test_batches_do_not_matter(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ids, offsets = random_rows(1, 500)
     options = replace(TOY, strategy=strategy)
     stream = Stream(3, "mask", 0, 0)
     whole = rows_of(mask_rows(ids, offsets, options, stream), offsets)
-    monkeypatch.setattr(masking, "BLOCK_ROWS", 7)
+    monkeypatch.setattr(masking, "BLOCK_TOKENS", 850)
     assert rows_of(mask_rows(ids, offsets, options, stream), offsets) == whole
     # Rows out of order, as a loader reads them.
     picked = np.array([417, 3, 250])
@@ -270,16 +281,14 @@ def test_positions_follow_the_oracles_law(
     fault: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import random
-
     rows, vocabulary = reference_rows
-    rng = random.Random(1)
+    rng = Random(1)
     oracle = [mask(row, vocabulary, 0.15, 20, whole_word, rng)[1] for row in rows]
     options = options_for(vocabulary, strategy="whole_word" if whole_word else "per_token")
     if fault == "all words alike":
         options = replace(options, strategy="per_token" if whole_word else "whole_word")
     elif fault == "first columns only":
-        true_lots = masking.counter_uint32
+        true_lots = random.counter_uint32
 
         def biased(keys: NDArray[np.uint64], width: int) -> NDArray[np.uint32]:
             lots = true_lots(keys, width)
@@ -287,6 +296,7 @@ def test_positions_follow_the_oracles_law(
             return lots
 
         monkeypatch.setattr(masking, "counter_uint32", biased)
+        monkeypatch.setattr(words_in_rows, "counter_uint32", biased)
     place = {token: i for i, token in enumerate(vocabulary)}
     ids = np.array([place[token] for row in rows for token in row], dtype=np.uint16)
     offsets = np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
@@ -305,6 +315,88 @@ def test_positions_follow_the_oracles_law(
         assert min(values.values()) > 0.001, values
     else:
         assert min(values.values()) < 0.001, values
+
+
+def shown(
+    rows: list[list[str]], now: list[list[str]], chosen: list[list[int]]
+) -> NDArray[np.int64]:
+    """How many chosen positions show [MASK], their own token, or another one."""
+    counts = Counter(
+        "mask" if new[p] == "[MASK]" else "own" if new[p] == old[p] else "other"
+        for old, new, positions in zip(rows, now, chosen, strict=True)
+        for p in positions
+    )
+    return np.array([counts["mask"], counts["own"], counts["other"]])
+
+
+@pytest.mark.parametrize("fault", [None, "mask_share", "random_share"])
+def test_shares_follow_the_oracles(
+    reference_rows: tuple[list[list[str]], list[str]], fault: str | None
+) -> None:
+    rows, vocabulary = reference_rows
+    rng = Random(2)
+    theirs = [mask(row, vocabulary, 0.15, 20, False, rng) for row in rows]
+    options = options_for(vocabulary)
+    if fault:
+        options = replace(options, **{fault: getattr(options, fault) - 0.04})
+    place = {token: i for i, token in enumerate(vocabulary)}
+    ids = np.array([place[token] for row in rows for token in row], dtype=np.uint16)
+    offsets = np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
+    ours = rows_of(mask_rows(ids, offsets, options, Stream(6)), offsets)
+    table = np.stack(
+        [
+            shown(rows, [m[0] for m in theirs], [m[1] for m in theirs]),
+            shown(rows, [[vocabulary[i] for i in r[0]] for r in ours], [r[1] for r in ours]),
+        ]
+    )
+    # The reference's random token may be the own one: in 1 of so many draws.
+    table[0, 1:] += np.array([-1, 1]) * round(0.1 * table[0].sum() / len(vocabulary))
+    stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
+    p = stats.chi2_contingency(table)[1]
+    assert (p < 0.001) if fault else (p > 0.001), table
+
+
+@pytest.mark.parametrize("strategy", ["per_token", "whole_word", "span"])
+def test_some_tokens_are_never_masked_nor_drawn(strategy: str) -> None:
+    ids, offsets = random_rows(3, 3000)
+    never = np.isin(np.arange(len(TOY_VOCABULARY)), [9, 12, 46])
+    options = replace(TOY, strategy=strategy, never=never, ordinary=TOY.ordinary & ~never)
+    masked = mask_rows(ids, offsets, options, Stream(2))
+    assert not np.any(never[masked.labels])
+    at = np.repeat(offsets[:-1], np.diff(masked.offsets)) + masked.positions
+    changed = masked.ids[at] != masked.labels
+    assert not np.any(never[masked.ids[at][changed]])
+    others = ~never & (np.arange(len(never)) >= 5)
+    assert np.all(np.bincount(masked.labels, minlength=len(never))[others] > 0)
+    if strategy == "per_token":
+        candidates = np.add.reduceat((~never[ids] & (ids >= 5)).astype(int), offsets[:-1])
+        quota = np.minimum(options.quota(np.diff(offsets)), candidates)
+        assert np.array_equal(np.diff(masked.offsets), quota)
+    else:
+        # A word that holds such a piece is left alone as a whole.
+        continues = options.continuation[ids] & np.append(False, ids[:-1] >= 5)
+        word = np.cumsum(~continues)
+        assert not np.any(np.isin(word[at], word[never[ids]]))
+
+
+def test_copies_are_independent() -> None:
+    # Copy k of the pairs and copy m of the masks are parts of the name: as far apart as seeds.
+    ids, offsets = random_rows(1, 4000, longest=40)
+    lengths = np.diff(offsets)
+    chosen = {}
+    for name in ("train-c0-00000.parquet", "train-c1-00000.parquet"):
+        for copy in range(2):
+            masked = mask_rows(ids, offsets, TOY, Stream(7, "mask", name, copy))
+            flags = np.zeros(len(ids), dtype=np.bool_)
+            flags[np.repeat(offsets[:-1], np.diff(masked.offsets)) + masked.positions] = True
+            chosen[name, copy] = flags
+    share = np.repeat(TOY.quota(lengths) / (lengths - 3), lengths)[ids >= 5]
+    flags = [f[ids >= 5] for f in chosen.values()]
+    for k in range(4):
+        for m in range(k):
+            both = np.count_nonzero(flags[k] & flags[m])
+            expected, variance = (share**2).sum(), (share**2 * (1 - share**2)).sum()
+            assert abs(both - expected) < 3.5 * np.sqrt(variance)
 
 
 def test_table_keeps_what_it_does_not_change() -> None:
@@ -350,6 +442,9 @@ def test_vocabulary_flags() -> None:
         {"random_share": -0.1},
         {"ordinary": np.zeros(47, dtype=np.bool_)},
         {"continuation": np.zeros(46, dtype=np.bool_)},
+        {"never": np.zeros(46, dtype=np.bool_)},
+        {"span_probability": 1.0},
+        {"span_words": 0},
     ],
 )
 def test_options_that_make_no_sense_are_refused(change: dict[str, object]) -> None:
