@@ -80,7 +80,7 @@ VOCAB = Stage(
 )
 PAIRS = Stage(
     name="pairs",
-    version=1,
+    version=2,
     run="stages.pairs:run",
     modules=(
         "stages.pairs",
