@@ -34,8 +34,11 @@ class Files(ABC):
         """The bytes of a file, or None when it is not there."""
 
     @abstractmethod
-    def write(self, path: str, data: bytes) -> None:
-        """Make or replace a small file; its folder need not exist."""
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Make or replace a small file; its folder need not exist.
+
+        Where it is not `durable`, a power cut may leave the old file, none, or a torn one.
+        """
 
     @abstractmethod
     def size(self, path: str) -> int | None:
@@ -67,7 +70,14 @@ class Files(ABC):
 
     @abstractmethod
     def place(self, spooled: IO[bytes], temporary: str, path: str) -> None:
-        """Make the spooled bytes durable and whole under `path`, at once; close `spooled`."""
+        """Make the spooled bytes whole under `path`, at once; close `spooled`.
+
+        The bytes are durable, their name only once `sync` was called.
+        """
+
+    @abstractmethod
+    def sync(self, path: str) -> None:
+        """Make the names of all files under `path` durable."""
 
     @abstractmethod
     def arrow(self) -> Any:
@@ -86,7 +96,7 @@ class LocalFiles(Files):
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """See `Files`."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -95,12 +105,14 @@ class LocalFiles(Files):
             with temporary.open("wb") as stream:
                 stream.write(data)
                 stream.flush()
-                os.fsync(stream.fileno())
+                if durable:
+                    os.fsync(stream.fileno())
             temporary.replace(target)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(target.parent)
+        if durable:
+            _sync_folder(target.parent)
 
     def size(self, path: str) -> int | None:
         """See `Files`."""
@@ -155,7 +167,11 @@ class LocalFiles(Files):
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         Path(temporary).replace(target)
-        _sync_folder(target.parent)
+
+    def sync(self, path: str) -> None:
+        """See `Files`."""
+        for folder, _, _ in os.walk(path):
+            _sync_folder(Path(folder))
 
     def arrow(self) -> Any:
         """See `Files`."""
@@ -181,7 +197,7 @@ class ArrowFiles(Files):
         except FileNotFoundError:
             return None
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """See `Files`."""
         self._make_parent(path)
         with self._fs.open_output_stream(path) as stream:
@@ -234,6 +250,9 @@ class ArrowFiles(Files):
             while chunk := spooled.read(COPY_BYTES):
                 stream.write(chunk)
         spooled.close()
+
+    def sync(self, path: str) -> None:
+        """See `Files`: a PUT is durable."""
 
     def arrow(self) -> Any:
         """See `Files`."""

@@ -86,7 +86,8 @@ class PartWriter:
                 self.result = Part.from_json(row)
                 return
             files.place(self._file, self._temporary, f"{writer.data}/{self._name}")
-            files.write(record, canonical_json(asdict(part)))
+            # Lost or torn in a power cut, the part is made again.
+            files.write(record, canonical_json(asdict(part)), durable=False)
             self.result = part
         finally:
             self._file.close()

@@ -195,11 +195,13 @@ class ArtifactWriter:
             "report": self._sidecar(report, REPORT_SIDECAR),
             "files": self._long_list([p.to_json() for p in parts.values()], FILES_SIDECAR),
         }
+        # Before the manifest, or a power cut could leave it without its files.
+        self.files.sync(self.data)
         text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False, default=dict)
         self.files.write(f"{self.path}/{MANIFEST}", text.encode() + b"\n")
         # From here on a worker that is still busy with a lost part of this attempt changes nothing.
         row = {"attempt": None, "generation": self.generation}
-        self.files.write(f"{self.path}/{ATTEMPT}", canonical_json(row))
+        self.files.write(f"{self.path}/{ATTEMPT}", canonical_json(row), durable=False)
         self.files.remove_tree(self.making)
         # An older generation stays until the node is next made: another run may be reading it.
         return Artifact(self.files, self.path, json.loads(text))

@@ -23,7 +23,7 @@ from stages.tables import LABELS, PAIR_KEY, ROW_GROUP_ROWS, shard_files, write_t
 from stages.text.engines import EngineFailed
 from stages.text.full_sentences import SentencePlan, full_sentences
 from stages.text.pairing import NoPairsError, PairPlan, Sentences, make_pairs
-from stages.text.parity import Wanted, choose_engine
+from stages.text.parity import Wanted, choose_engine, sample
 from stages.text.random import Stream
 from stages.text.rows import gather
 from stages.text.tokenizer_files import vocabulary_digest
@@ -36,9 +36,6 @@ VALIDATION_MATCHES = 8
 GATHER_ROWS = 16_384
 LENGTH_BIN = 16
 SAMPLES = 4
-PARITY_DOCUMENTS = 64
-PARITY_CHARACTERS = 4_000
-"""Beginnings of documents of each shard that are also tokenised by `tokenizers`, id for id."""
 LEAST_VALIDATION_TOKENS = 10_000
 NOTABLE_UNUSED_SHARE = 0.2
 """More tokens than this without a partner are worth a word to the person who runs it."""
@@ -126,15 +123,16 @@ class PairMaker:
         with self._shard.open(name) as source:
             table = pq.read_table(source, columns=["document", "text", "sentence_ends"])
         table = table.combine_chunks()
-        documents = table["document"].combine_chunks()
-        notes = self._check_parity(table["text"])
-        encoded = self._encode(table, notes)
+        documents, texts, ends = (table[name].combine_chunks() for name in table.column_names)
+        # A fast engine that differs anywhere is not used for this shard; the slow one defines ids.
+        notes = choose_engine(self._tokenizer, self._engine, sample(texts))
+        encoded = self._encode(texts, ends, notes)
         tokenised = time.perf_counter()
         plan = self._plan(name, copy, encoded, documents)
         planned = time.perf_counter()
         figures = _figures(plan, encoded)
         figures |= {
-            "bytes/in": table["text"].nbytes,
+            "bytes/in": texts.nbytes,
             "engine": self._tokenizer.engine,
             "seconds/tokenise": tokenised - began,
             "seconds/pair": planned - tokenised,
@@ -149,13 +147,7 @@ class PairMaker:
         )
         return {"rows": part.rows, "notes": notes}
 
-    def _check_parity(self, texts: pa.ChunkedArray) -> list[str]:
-        # A fast engine that differs anywhere is not used for this shard; the slow one defines ids.
-        sample = [str(text)[:PARITY_CHARACTERS] for text in texts[:PARITY_DOCUMENTS].to_pylist()]
-        return choose_engine(self._tokenizer, self._engine, sample)
-
-    def _encode(self, table: pa.Table, notes: list[str]) -> Encoded:
-        texts, ends = table["text"].combine_chunks(), table["sentence_ends"].combine_chunks()
+    def _encode(self, texts: pa.Array, ends: pa.Array, notes: list[str]) -> Encoded:
         try:
             return self._tokenizer.encode(texts, ends)
         except EngineFailed as error:

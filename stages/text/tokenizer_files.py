@@ -83,6 +83,8 @@ def read_vocab(content: bytes) -> list[str]:
     except UnicodeDecodeError as error:
         raise ValueError(f"vocab.txt is not UTF-8: {error}") from error
     tokens = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    if "" not in tokens and len(set(tokens)) == len(tokens):
+        return tokens
     seen: dict[str, int] = {}
     for line, token in enumerate(tokens, start=1):
         if not token:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import tokenizers
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import BertPreTokenizer
@@ -114,19 +116,25 @@ class Tokenizer:
             if token not in self._ids:
                 raise ValueError(f"the vocabulary lacks the special token {token}")
         self.unknown_id = self._ids[UNKNOWN_TOKEN]
-        special = set(self.special_tokens)
-        self.is_continuation: Flags = np.array(
-            [t.startswith(CONTINUATION) and t != CONTINUATION for t in self.vocab], bool
-        )
-        self.is_special: Flags = np.array([t in special for t in self.vocab], bool)
-        self.is_ordinary: Flags = ~self.is_special & np.array(
-            [_UNUSED.fullmatch(t) is None for t in self.vocab], bool
-        )
-        self._start()
-
-    def _start(self) -> None:
-        self._plain = self._reference(self._ids)
+        self.is_continuation: Flags = self._beginning_with(CONTINUATION)
+        if CONTINUATION in self._ids:
+            self.is_continuation[self._ids[CONTINUATION]] = False
+        self.is_special: Flags = np.zeros(len(self.vocab), bool)
+        self.is_special[[self._ids[token] for token in self.special_tokens]] = True
+        self.is_ordinary: Flags = ~self.is_special
+        for index in np.flatnonzero(self._beginning_with("[unused")).tolist():
+            self.is_ordinary[index] &= _UNUSED.fullmatch(self.vocab[index]) is None
         self._encoders: dict[Engine, BlockEncoder] = {}
+
+    def _beginning_with(self, start: str) -> Flags:
+        """[V] which tokens begin so; one call, for a vocabulary is loaded in every worker."""
+        flags = pc.starts_with(pa.array(self.vocab, pa.string()), start)
+        return np.array(flags.to_numpy(zero_copy_only=False))
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        """The reference. Made when it is first asked for: who only needs flags never does."""
+        return self._reference(self._ids)
 
     def _encoder(self, engine: Engine) -> BlockEncoder:
         """An engine, made when it is first asked for.
@@ -169,7 +177,7 @@ class Tokenizer:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._start()
+        self._encoders = {}
 
     def encode(self, texts: pa.Array, sentence_ends: pa.ListArray) -> Encoded:
         """Tokenise documents sentence by sentence.
