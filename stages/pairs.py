@@ -25,9 +25,9 @@ from stages.text.full_sentences import SentencePlan, full_sentences
 from stages.text.pairing import NoPairsError, PairPlan, Sentences, make_pairs
 from stages.text.parity import Wanted, choose_engine, sample
 from stages.text.random import Stream
-from stages.text.rows import gather
+from stages.text.rows import gather, id_dtype
 from stages.text.tokenizer_files import vocabulary_digest
-from stages.text.wordpiece import Encoded
+from stages.text.wordpiece import Encoded, joined
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 VALIDATION_MATCHES = 8
@@ -120,19 +120,14 @@ class PairMaker:
         """`job["shard"]`: name of the shard's file; `job["copy"]`: number of the pass."""
         name, copy = job["shard"], job["copy"]
         began = time.perf_counter()
-        with self._shard.open(name) as source:
-            table = pq.read_table(source, columns=["document", "text", "sentence_ends"])
-        table = table.combine_chunks()
-        documents, texts, ends = (table[name].combine_chunks() for name in table.column_names)
-        # A fast engine that differs anywhere is not used for this shard; the slow one defines ids.
-        notes = choose_engine(self._tokenizer, self._engine, sample(texts))
-        encoded = self._encode(texts, ends, notes)
+        notes: list[str] = []
+        encoded, documents, size = self._tokenise(name, notes)
         tokenised = time.perf_counter()
         plan = self._plan(name, copy, encoded, documents)
         planned = time.perf_counter()
         figures = _figures(plan, encoded)
         figures |= {
-            "bytes/in": texts.nbytes,
+            "bytes/in": size,
             "engine": self._tokenizer.engine,
             "seconds/tokenise": tokenised - began,
             "seconds/pair": planned - tokenised,
@@ -146,6 +141,25 @@ class PairMaker:
             byte_stream_split=("input_ids.list.element",),
         )
         return {"rows": part.rows, "notes": notes}
+
+    def _tokenise(self, name: str, notes: list[str]) -> tuple[Encoded, pa.Array, int]:
+        """A shard's tokens, its documents' hashes, and bytes of text; holds a row group's text."""
+        parts: list[Encoded] = []
+        documents: list[pa.Array] = []
+        size = 0
+        with self._shard.open(name) as source, pq.ParquetFile(source) as file:
+            kind = file.schema_arrow.field("document").type
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, columns=["document", "text", "sentence_ends"])
+                for batch in table.to_batches():
+                    texts, ends = batch["text"], batch["sentence_ends"]
+                    # A fast engine that differs anywhere is not used; the slow one defines ids.
+                    notes += choose_engine(self._tokenizer, self._engine, sample(texts))
+                    parts.append(self._encode(texts, ends, notes))
+                    documents.append(batch["document"])
+                    size += texts.nbytes
+        hashes = pa.chunked_array(documents, kind).combine_chunks()
+        return joined(parts, id_dtype(len(self._tokenizer.vocab))), hashes, size
 
     def _encode(self, texts: pa.Array, ends: pa.Array, notes: list[str]) -> Encoded:
         try:

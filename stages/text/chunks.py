@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,10 +135,10 @@ def make_chunks(sentences: Sentences, targets: Int64s, room: int) -> Chunks:
         targets: [D] from `draw_targets`.
         room: tokens of A and B together, at most.
     """
-    ends = chunk_ends(sentences, targets).tolist()
-    offsets = sentences.offsets.tolist()
-    cuts = _cut_positions(sentences)
-    cut_list = cuts.tolist()
+    ends = chunk_ends(sentences, targets)
+    # Only a sentence that fills a chunk from its own start can be left alone.
+    cuts = _cut_positions(sentences, ends == np.arange(1, len(ends) + 1))
+    end_of, offsets, cut_of = _integers(ends), _integers(sentences.offsets), _integers(cuts)
     documents = sentences.documents.tolist()
     firsts: list[int] = []
     lasts: list[int] = []
@@ -144,12 +146,12 @@ def make_chunks(sentences: Sentences, targets: Int64s, room: int) -> Chunks:
         bounds = [start]
         alone = False
         while start < stop:
-            end = ends[start]
+            end = end_of[start]
             alone |= end - start == 1
             bounds.append(end)
             start = end
         if alone:
-            bounds = _mend(bounds, offsets, cut_list, room)
+            bounds = _mend(bounds, offsets, cut_of, room)
         firsts += bounds[:-1]
         lasts += bounds[1:]
     first = np.asarray(firsts, dtype=np.int64)
@@ -159,7 +161,12 @@ def make_chunks(sentences: Sentences, targets: Int64s, room: int) -> Chunks:
     return Chunks(first[~lost], last[~lost], cut[~lost], first[lost])
 
 
-def _mend(bounds: list[int], offsets: list[int], cuts: list[int], room: int) -> list[int]:
+def _integers(values: Int64s) -> Sequence[int]:
+    """Python's integers, made only where one is looked at: few are, and a list makes all."""
+    return cast(Sequence[int], memoryview(values.data))
+
+
+def _mend(bounds: list[int], offsets: Sequence[int], cuts: Sequence[int], room: int) -> list[int]:
     """Boundaries of a document's chunks, with as few chunks of one sentence as can be.
 
     A lone sentence joins the next chunk if that is a lone one too, else the chunk before or after
@@ -197,10 +204,10 @@ def _mend(bounds: list[int], offsets: list[int], cuts: list[int], room: int) -> 
     return mended
 
 
-def _cut_positions(sentences: Sentences) -> Int64s:
-    """[S] the word start nearest to each sentence's middle, or -1 where it cannot be cut."""
+def _cut_positions(sentences: Sentences, wanted: NDArray[np.bool_]) -> Int64s:
+    """[S] the word start nearest to the middle of wanted sentences, or -1 where none can be cut."""
     cuts = np.full(len(sentences.lengths), -1, dtype=np.int64)
-    open_ones = np.flatnonzero(sentences.lengths >= MINIMUM_CUT_TOKENS)
+    open_ones = np.flatnonzero(wanted & (sentences.lengths >= MINIMUM_CUT_TOKENS))
     low = sentences.offsets[open_ones] + MINIMUM_HALF_TOKENS
     high = sentences.offsets[open_ones + 1] - MINIMUM_HALF_TOKENS
     left = (sentences.offsets[open_ones] + sentences.offsets[open_ones + 1]) // 2

@@ -107,6 +107,7 @@ def exchange(
 
     matches = np.zeros((0, 2), dtype=np.int64)
     left, work = np.arange(len(size)), 0
+    is_left = np.ones(len(size), dtype=np.bool_)
     for attempt in range(ATTEMPTS):
         work += len(left)
         if len(left) < 2 or work > WORK * len(size):
@@ -118,7 +119,8 @@ def exchange(
         tolerance = TOLERANCE if attempt else 0.0
         found = left[match(seen(left), room, tolerance, stream.child("ties", attempt))]
         matches = np.concatenate([matches, found])
-        left = np.setdiff1d(left, found)
+        is_left[found] = False
+        left = left[is_left[left]]
     most = max(int(LOOSE_SHARE * len(matches)), least_matches - len(matches))
     if most > 0 and len(left) > 1:
         found = left[match_loosely(seen(left), most, stream.child("ties", "loose"))]

@@ -110,11 +110,12 @@ def _fill(
     led[first_span] = 1
     ends = np.cumsum(sizes + 1 + led)
     starts = ends - 1 - sizes
+    # One look-up for every place, those of special tokens too: these are written over.
+    source = np.repeat(spans[:, 0] - starts, sizes + 1 + led)
+    source += np.arange(len(out))
+    out[:] = ids.take(source, mode="clip")
     out[row_starts] = cls_id
     out[ends - 1] = sep_id
-    target = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
-    source = target + np.repeat(spans[:, 0] - starts, sizes)
-    out[target] = ids[source]
 
 
 def _positions(starts: Int64s, counts: Int64s) -> Int64s:

@@ -51,14 +51,15 @@ class Encoded:
     """Tokenised documents, flat.
 
     Attributes:
-        ids: uint32 [T], all tokens end to end; no special tokens around sentences.
+        ids: uint32 [T], all tokens end to end; no special tokens around sentences. (uint16 where
+            `joined` was told so.)
         sentence_offsets: int64 [S + 1], where each sentence begins in `ids`; none is empty.
         document_offsets: int64 [D + 1], where each document begins among the sentences. A document
             may have none.
         dropped_sentences: sentences left out because they gave no token.
     """
 
-    ids: Ids
+    ids: npt.NDArray[np.unsignedinteger[Any]]
     sentence_offsets: Int64Array
     document_offsets: Int64Array
     dropped_sentences: int
@@ -236,6 +237,19 @@ class Tokenizer:
             if ids != reference:
                 found.append(Difference(text, ids, reference))
         return found
+
+
+def joined(parts: Sequence[Encoded], dtype: npt.DTypeLike = np.uint32) -> Encoded:
+    """Documents of several calls of `encode` in one; `dtype`: of ids, must hold all of them."""
+    none = [np.zeros(0, np.int64)]
+    sentences = np.concatenate(none + [np.diff(part.sentence_offsets) for part in parts])
+    documents = np.concatenate(none + [np.diff(part.document_offsets) for part in parts])
+    return Encoded(
+        ids=np.concatenate([np.zeros(0, dtype), *(part.ids.astype(dtype) for part in parts)]),
+        sentence_offsets=_offsets(sentences),
+        document_offsets=_offsets(documents),
+        dropped_sentences=sum(part.dropped_sentences for part in parts),
+    )
 
 
 def _offsets(counts: Int64Array) -> Int64Array:
