@@ -70,6 +70,8 @@ def write_table(
                     compression=COMPRESSION,
                     use_dictionary=use_dictionary,
                     column_encoding=dict.fromkeys(byte_stream_split, "BYTE_STREAM_SPLIT") or None,
+                    # Of ids the smallest and the largest say nothing.
+                    write_statistics=not byte_stream_split,
                 )
             assert digest is not None
             digest.update(table)

@@ -29,6 +29,7 @@ BLOCK_TOKENS = 2**17
 """Tokens masked at a time; bounds memory and changes nothing else."""
 
 _NEVER = np.uint32(0xFFFFFFFF)
+_LOW_32 = np.uint64(0xFFFFFFFF)
 _REPLACEMENT_COUNTER = 2**32
 """Counters of replacement draws start here, above those of positions."""
 
@@ -272,7 +273,8 @@ def _choose_tokens(candidate: Flags, offsets: Int64s, keys: UInt64s, quota: Int6
     inside = np.arange(width) < lengths[:, np.newaxis]
     eligible = np.zeros(inside.shape, dtype=np.bool_)
     eligible[inside] = candidate
-    lots = np.minimum(counter_uint32(keys, width), _NEVER - np.uint32(1))
+    lots = counter_uint32(keys, width)
+    np.minimum(lots, _NEVER - np.uint32(1), out=lots)
     lots[~eligible] = _NEVER
     ordered = np.sort(lots, axis=1)
     threshold = ordered[np.arange(len(quota)), np.maximum(quota - 1, 0)]
@@ -297,13 +299,19 @@ def _replacements(
     bits = counter_bits(keys, columns + _REPLACEMENT_COUNTER)
     deciding = bits if decided is columns else counter_bits(keys, decided + _REPLACEMENT_COUNTER)
     lot = (deciding >> np.uint64(32)).astype(np.float64) * 2.0**-32
-    place = bits & np.uint64(0xFFFFFFFF)
+    hidden = lot < options.mask_share
+    drawn = np.flatnonzero(~hidden & (lot < options.mask_share + options.random_share))
+    result = originals.copy()
+    result[hidden] = options.mask_id
+    result[drawn] = _other_entries(originals[drawn], bits[drawn] & _LOW_32, options)
+    return result
+
+
+def _other_entries(originals: Ids, draws: UInt64s, options: MaskOptions) -> Int64s:
+    """For each original a random ordinary entry that is not it; draws: 32 random bits each."""
     own = options.ordinary[originals]
     # One entry less to draw from where the original is itself ordinary, and a step over it.
     entries = (len(options.ordinary_ids) - own).astype(np.uint64)
-    rank = ((place * entries) >> np.uint64(32)).astype(np.int64)
+    rank = ((draws * entries) >> np.uint64(32)).astype(np.int64)
     rank += own & (rank >= options.ordinary_rank[originals])
-    replaced = options.ordinary_ids[rank].astype(originals.dtype)
-    kept = np.where(lot < options.mask_share + options.random_share, replaced, originals)
-    result: Ids = np.where(lot < options.mask_share, options.mask_id, kept).astype(originals.dtype)
-    return result
+    return options.ordinary_ids[rank]
