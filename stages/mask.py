@@ -18,6 +18,7 @@ from stages.config import MaskConfig
 from stages.parallel import JobFailed, Record, run_jobs
 from stages.scratch import open_scratch, write_scratch
 from stages.tables import LABEL_COUNTS, LABELS, PAIR_KEY, ROW_GROUP_ROWS, shard_files, write_table
+from stages.text.buffers import whole
 from stages.text.masking import MaskOptions, mask_table
 from stages.text.random import Stream
 from stages.vocabulary_files import check_vocabulary, load_tokenizer
@@ -87,7 +88,7 @@ class Masker:
         self._tokenizer = load_tokenizer(vocab)
         index = self._tokenizer.vocab.index
         never = np.zeros(len(self._tokenizer.vocab), dtype=np.bool_)
-        entries = set(self._tokenizer.vocab)
+        entries = set(self._tokenizer.vocab) if config.never else set()
         self._unknown = [token for token in config.never if token not in entries]
         never[[index(token) for token in config.never if token in entries]] = True
         assert config.max_predictions is not None
@@ -145,12 +146,12 @@ class Masker:
                 table = file.read_row_group(group)
                 read = time.perf_counter()
                 rows = np.arange(row, row + table.num_rows)
-                masked = mask_table(table.combine_chunks(), self._options, stream, rows)
+                masked = mask_table(table, self._options, stream, rows)
                 row += table.num_rows
                 total.update(_tally(table, masked, self._options))
-                originals = masked["mlm_labels"].combine_chunks().flatten().to_numpy()
+                originals = whole(masked["mlm_labels"]).flatten().to_numpy()
                 labels += np.bincount(originals, minlength=len(labels))
-                counts = np.diff(masked["mlm_labels"].combine_chunks().offsets.to_numpy())
+                counts = np.diff(whole(masked["mlm_labels"]).offsets.to_numpy())
                 predicted.update(dict(enumerate(np.bincount(counts).tolist())))
                 if not samples and "-00000" in name:
                     samples = self._decode(masked.slice(0, SAMPLES), words)
@@ -185,15 +186,15 @@ class Masker:
 
 def _tally(table: pa.Table, masked: pa.Table, options: MaskOptions) -> dict[str, int]:
     """Counts of rows, tokens and labels, of what stands there now, and of rows off the rule."""
-    ids = masked["input_ids"].combine_chunks()
-    labels = masked["mlm_labels"].combine_chunks()
+    ids = whole(masked["input_ids"])
+    labels = whole(masked["mlm_labels"])
     lengths = np.diff(ids.offsets.to_numpy()).astype(np.int64)
     counts = np.diff(labels.offsets.to_numpy()).astype(np.int64)
-    positions = masked["mlm_positions"].combine_chunks().flatten().to_numpy().astype(np.int64)
+    positions = whole(masked["mlm_positions"]).flatten().to_numpy().astype(np.int64)
     starts = (ids.offsets.to_numpy()[:-1] - ids.offsets.to_numpy()[0]).astype(np.int64)
     shown = ids.flatten().to_numpy()[np.repeat(starts, counts) + positions]
     originals = labels.flatten().to_numpy()
-    before = table["input_ids"].combine_chunks()
+    before = whole(table["input_ids"])
     offsets = before.offsets.to_numpy().astype(np.int64)
     candidate = options.candidates(before.flatten().to_numpy(), offsets - offsets[0])
     summed = np.concatenate(([0], np.cumsum(candidate)))

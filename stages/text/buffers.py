@@ -15,6 +15,11 @@ Offsets = npt.NDArray[np.int64]
 Positions = npt.NDArray[np.int64]
 
 
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; unlike `combine_chunks`, copies only where there are several."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def text_buffer(texts: pa.Array) -> tuple[Bytes, Offsets]:
     """The bytes of a column of texts, without copying.
 
@@ -28,7 +33,7 @@ def text_buffer(texts: pa.Array) -> tuple[Bytes, Offsets]:
         ValueError: a null, or a column that is not text.
     """
     if isinstance(texts, pa.ChunkedArray):
-        texts = texts.combine_chunks()
+        texts = whole(texts)
     if pa.types.is_string(texts.type):
         width: type[np.int32] | type[np.int64] = np.int32
     elif pa.types.is_large_string(texts.type):

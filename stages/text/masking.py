@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from stages.text.buffers import whole
 from stages.text.random import Stream, counter_bits, counter_uint32
 from stages.text.words_in_rows import Words, choose_spans, choose_words, find_words
 
@@ -225,7 +226,7 @@ def mask_table(
     of `input_ids`, are added; other columns and the schema's metadata stay. Give `rows` when the
     table is a part of a shard.
     """
-    lists = table.column("input_ids").combine_chunks()
+    lists = whole(table.column("input_ids"))
     offsets = lists.offsets.to_numpy().astype(np.int64)
     ids = lists.flatten().to_numpy()
     masked = mask_rows(ids, offsets - offsets[0], options, stream, rows)

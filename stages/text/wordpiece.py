@@ -117,20 +117,17 @@ class Tokenizer:
             if token not in self._ids:
                 raise ValueError(f"the vocabulary lacks the special token {token}")
         self.unknown_id = self._ids[UNKNOWN_TOKEN]
-        self.is_continuation: Flags = self._beginning_with(CONTINUATION)
+        # In bulk, for every worker loads a vocabulary.
+        tokens = pa.array(self.vocab, pa.string())
+        self.is_continuation: Flags = _beginning_with(tokens, CONTINUATION)
         if CONTINUATION in self._ids:
             self.is_continuation[self._ids[CONTINUATION]] = False
         self.is_special: Flags = np.zeros(len(self.vocab), bool)
         self.is_special[[self._ids[token] for token in self.special_tokens]] = True
         self.is_ordinary: Flags = ~self.is_special
-        for index in np.flatnonzero(self._beginning_with("[unused")).tolist():
+        for index in np.flatnonzero(_beginning_with(tokens, "[unused")).tolist():
             self.is_ordinary[index] &= _UNUSED.fullmatch(self.vocab[index]) is None
         self._encoders: dict[Engine, BlockEncoder] = {}
-
-    def _beginning_with(self, start: str) -> Flags:
-        """[V] which tokens begin so; one call, for a vocabulary is loaded in every worker."""
-        flags = pc.starts_with(pa.array(self.vocab, pa.string()), start)
-        return np.array(flags.to_numpy(zero_copy_only=False))
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
@@ -237,6 +234,11 @@ class Tokenizer:
             if ids != reference:
                 found.append(Difference(text, ids, reference))
         return found
+
+
+def _beginning_with(tokens: pa.Array, start: str) -> Flags:
+    """[V] which tokens begin so."""
+    return np.array(pc.starts_with(tokens, start).to_numpy(zero_copy_only=False))
 
 
 def joined(parts: Sequence[Encoded], dtype: npt.DTypeLike = np.uint32) -> Encoded:
