@@ -128,6 +128,44 @@ def test_a_part_without_record_is_no_part(store: Store) -> None:
     assert artifact.read_bytes("b") == b"thou b"
 
 
+@pytest.mark.parametrize("torn", ["", '{"name": "b", "si', "[]", "null"])
+def test_a_part_with_a_torn_record_is_made_again(store: Store, torn: str) -> None:
+    writer = begin(store)
+    write(writer, "a b")
+    store.files.write(f"{writer.making}/parts/b.json", torn.encode())
+    assert list(writer.finished()) == ["a"]
+    write(writer, "b")
+    assert list(writer.commit(BODY).files()) == ["a", "b"]
+
+
+class SyncedFiles(LocalFiles):
+    """Remembers what was durable when the manifest was written."""
+
+    def __init__(self) -> None:
+        self.synced: set[str] = set()
+        self.before_manifest: set[str] = set()
+
+    def sync(self, path: str) -> None:
+        super().sync(path)
+        self.synced |= {f"{path}/{name}" for name in self.walk(path)}
+
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        super().write(path, data, durable=durable)
+        if durable:
+            self.synced.add(path)
+        if path.endswith("/manifest.json"):
+            self.before_manifest = set(self.synced)
+
+
+def test_all_files_are_durable_before_the_manifest(tmp_path: Path) -> None:
+    files = SyncedFiles()
+    writer = begin(Store(str(tmp_path), files))
+    write(writer, "a b deep/c")
+    artifact = writer.commit(BODY)
+    wanted = {f"{artifact.data}/{name}" for name in files.walk(artifact.data)}
+    assert len(wanted) == 4 and wanted <= files.before_manifest
+
+
 @pytest.mark.parametrize("torn", ["", '{"format": 1, "node": "mask', "[]", "null"])
 def test_a_torn_manifest_is_none(store: Store, torn: str) -> None:
     writer = begin(store)

@@ -2,11 +2,19 @@ from __future__ import annotations
 
 import sys
 
+import pyarrow as pa
 import pytest
 
 from stages.text import engines
 from stages.text.engines import ENGINES, EngineFailed
-from stages.text.parity import HARD_STRINGS, Wanted, choose_engine
+from stages.text.parity import (
+    HARD_STRINGS,
+    SAMPLE_BYTES,
+    SAMPLE_TEXTS,
+    Wanted,
+    choose_engine,
+    sample,
+)
 from stages.text.wordpiece import SPECIAL_TOKENS, Tokenizer
 from stages.text.words import Normalisation
 
@@ -67,3 +75,22 @@ def test_a_breakdown_in_rust_is_an_error_of_ours() -> None:
         one.parity_check(["the"])
     (note,) = choose_engine(one, "auto", [])
     assert one.engine == ENGINES[1] and "index out of bounds" in note
+
+
+def test_a_sample_is_small_and_spread_over_texts_and_within_them() -> None:
+    texts = ["é".join(f"{row}:{place}" for place in range(1000)) for row in range(500)]
+    pieces = sample(pa.array(texts))
+    assert len(pieces) == SAMPLE_TEXTS
+    # A cut "é" is left out.
+    assert all(SAMPLE_BYTES - 2 <= len(piece.encode()) <= SAMPLE_BYTES for piece in pieces)
+    found = [piece.split("é")[1].split(":") for piece in pieces]
+    rows, places = ([int(pair[side]) for pair in found] for side in (0, 1))
+    assert rows == sorted(rows) and (rows[0], rows[-1]) == (0, 499)
+    assert places == sorted(places) and places[0] == 1 and places[-1] > 900
+    assert all(piece in texts[row] for piece, row in zip(pieces, rows, strict=True))
+
+
+def test_a_sample_holds_all_of_a_few_short_texts() -> None:
+    texts = ["", "the rabbit", "x" * SAMPLE_BYTES]
+    assert sample(pa.array(texts, pa.large_string())) == texts
+    assert sample(pa.array([], pa.string())) == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stages.text import engines
 from stages.text.engines import ENGINES, Engine
-from stages.text.wordpiece import SPECIAL_TOKENS, Encoded, Tokenizer
+from stages.text.wordpiece import SPECIAL_TOKENS, Encoded, Tokenizer, joined
 from stages.text.words import Normalisation, split_words
 from tests.oracle.plain_wordpiece import pieces
 from tests.oracle.real_text import google_vocab, paragraphs
@@ -53,6 +53,19 @@ def assert_equal(one: Encoded, other: Encoded) -> None:
         a, b = getattr(one, name), getattr(other, name)
         assert a.dtype == b.dtype and np.array_equal(a, b), name
     assert one.dropped_sentences == other.dropped_sentences
+
+
+def test_documents_of_several_calls_are_joined() -> None:
+    tokenizer = Tokenizer(VOCAB, UNCASED)
+    documents = [["the rabbit. ", "Alice"], [], ["  ", "mask!"], ["the"], [" "]]
+    parts = [encode(tokenizer, documents[low:high]) for low, high in ((0, 2), (2, 2), (2, 5))]
+    assert_equal(joined(parts), encode(tokenizer, documents))
+    assert joined(parts, np.uint16).ids.dtype == np.uint16
+    assert_equal(joined([]), encode(tokenizer, []))
+
+
+def test_flags_need_no_engine() -> None:
+    assert "_plain" not in vars(Tokenizer(VOCAB, UNCASED))
 
 
 @pytest.mark.parametrize("engine", INSTALLED)
