@@ -21,6 +21,7 @@ from stages.tables import LABEL_COUNTS, LABELS, PAIR_KEY, ROW_GROUP_ROWS, shard_
 from stages.text.buffers import whole
 from stages.text.masking import MaskOptions, mask_table
 from stages.text.random import Stream
+from stages.text.tokenizer_files import vocabulary_digest
 from stages.vocabulary_files import check_vocabulary, load_tokenizer
 
 ID_COLUMNS = (
@@ -61,14 +62,17 @@ def run(context: Context) -> Result:
     }
     for _ in run_jobs(context, "stages.mask:Masker", arguments, jobs):
         context.progress.advance(1)
+    made = context.output.finished()
+    # Not part by part: each call reads the records of all parts.
     parts = {
-        name: dict(part.figures)
-        for name, part in context.output.finished().items()
+        name: {**part.figures, "bytes/out": part.size}
+        for name, part in made.items()
         if name != LABEL_COUNTS
     }
-    for name, figures in parts.items():
-        figures["bytes/out"] = context.output.finished()[name].size
-    return _result(context, parts, config)
+    if LABEL_COUNTS not in made:
+        table = _label_counts(context.output, list(parts))
+        write_table(context.output, LABEL_COUNTS, [table], row_group_rows=1 << 20, content=False)
+    return _result(parts, config)
 
 
 class Masker:
@@ -86,6 +90,7 @@ class Masker:
         self._output = output
         self._seed = seed
         self._tokenizer = load_tokenizer(vocab)
+        self._digest = vocabulary_digest(self._tokenizer)
         index = self._tokenizer.vocab.index
         never = np.zeros(len(self._tokenizer.vocab), dtype=np.bool_)
         entries = set(self._tokenizer.vocab) if config.never else set()
@@ -136,7 +141,7 @@ class Masker:
         predicted: Counter[int] = Counter()
         samples: list[str] = []
         with self._pairs.open(name) as source, pq.ParquetFile(source) as file:
-            check_vocabulary(file.schema_arrow.metadata, self._tokenizer, f"{name} of the pairs")
+            check_vocabulary(file.schema_arrow.metadata, self._digest, f"{name} of the pairs")
             words = LABELS[
                 (file.schema_arrow.metadata or {}).get(PAIR_KEY, b"next_sentence").decode()
             ]
@@ -222,15 +227,12 @@ def _label_counts(output: ArtifactWriter, names: list[str]) -> pa.Table:
     return summed.rename_columns({"count_sum": "count"}).select(["id", "count"]).sort_by("id")
 
 
-def _result(context: Context, parts: Mapping[str, Mapping[str, Any]], config: MaskConfig) -> Result:
+def _result(parts: Mapping[str, Mapping[str, Any]], config: MaskConfig) -> Result:
     total: Counter[str] = Counter()
     predicted: Counter[int] = Counter()
     for figures in parts.values():
         total.update({k: v for k, v in figures.items() if isinstance(v, int)})
         predicted.update(dict(enumerate(figures["predicted"])))
-    if LABEL_COUNTS not in context.output.finished():
-        table = _label_counts(context.output, list(parts))
-        write_table(context.output, LABEL_COUNTS, [table], row_group_rows=1 << 20, content=False)
     count = max(1, total["labels_total"])
     figures = {
         "rows": total["rows"],

@@ -78,8 +78,9 @@ def run(context: Context) -> Result:
             if subject not in noted:
                 context.progress.note(note)
             noted.add(subject)
-    parts = {name: dict(part.figures) for name, part in context.output.finished().items()}
-    sizes = sum(part.size for part in context.output.finished().values())
+    made = context.output.finished()
+    parts = {name: dict(part.figures) for name, part in made.items()}
+    sizes = sum(part.size for part in made.values())
     result = _result(parts, objective, config, sizes)
     unused = result.counts.get("no_partner", 0) / max(1, result.counts["in"])
     if unused > NOTABLE_UNUSED_SHARE:
@@ -176,7 +177,7 @@ class PairMaker:
             lengths=np.diff(encoded.sentence_offsets),
             documents=encoded.document_offsets,
             origins=documents.dictionary_encode().indices.to_numpy().astype(np.int64),
-            word_starts=~self._tokenizer.is_continuation[encoded.ids],
+            word_starts=(~self._tokenizer.is_continuation).take(encoded.ids),
         )
         stream = Stream(self._seed, "pairs", name, copy)
         config = self._config

@@ -6,7 +6,7 @@ import json
 
 from pipeline.stage import StageError
 from pipeline.store import Artifact
-from stages.text.tokenizer_files import VOCAB_FILE, read_vocab, vocabulary_digest
+from stages.text.tokenizer_files import VOCAB_FILE, read_vocab
 from stages.text.wordpiece import Tokenizer
 from stages.text.words import Normalisation
 
@@ -30,10 +30,9 @@ def load_tokenizer(vocab: Artifact) -> Tokenizer:
     )
 
 
-def check_vocabulary(metadata: dict[bytes, bytes] | None, tokenizer: Tokenizer, where: str) -> None:
-    """Raise `StageError` when a file's ids are of another vocabulary."""
+def check_vocabulary(metadata: dict[bytes, bytes] | None, wanted: str, where: str) -> None:
+    """Raise `StageError` when a file's ids are not of the vocabulary of digest `wanted`."""
     found = (metadata or {}).get(DIGEST_KEY, b"").decode()
-    wanted = vocabulary_digest(tokenizer)
     if found != wanted:
         raise StageError(
             f"{where} holds ids of another vocabulary (digest {found[:12] or 'missing'}, this one "
