@@ -72,11 +72,9 @@ def _lines_of_texts(texts: pa.Array) -> tuple[Bytes, Offsets]:
     starts = offsets + np.arange(len(offsets))
     if not len(texts):
         return np.zeros(0, np.uint8), starts
-    # An empty text at the end brings the last newline.
-    column = pa.concat_arrays([texts.cast(pa.large_string()), pa.array([""], pa.large_string())])
-    whole = pa.LargeListArray.from_arrays(pa.array([0, len(column)], pa.int64()), column)
-    joined = pc.binary_join(whole, pa.scalar("\n", pa.large_string()))
-    return text_buffer(joined)[0], starts
+    nothing, newline = pa.scalar("", pa.large_string()), pa.scalar("\n", pa.large_string())
+    ended = pc.binary_join_element_wise(texts.cast(pa.large_string()), nothing, newline)
+    return text_buffer(ended)[0], starts
 
 
 def _trim(data: Bytes, starts: Offsets, ends: Positions) -> tuple[Positions, Positions]:
