@@ -166,7 +166,7 @@ class _Plan:
 
     def __init__(self, output: ArtifactWriter, layout: Layout, side: str, rows: int) -> None:
         self._read = functools.partial(plan_windows, output, layout, side)
-        self._kept = list(self._read()) if rows <= KEPT_ROWS else None
+        self._kept = list(self._read(whole=True)) if rows <= KEPT_ROWS else None
         self._total = Totals(0, 0)
         self.documents = 0
         for window, documents in self._windows():

@@ -47,6 +47,9 @@ from stages.text.sharding import Merged, merge_rows
 DIRECT_PIECES = 128
 """Up to so many pieces, shards are merged straight out of them."""
 
+MERGED_BYTES = 4_000_000
+"""Ranges that hold less are merged together with the next one."""
+
 MOST_OPEN = 512
 """Files that are held open; of more, each is opened anew for each range."""
 
@@ -131,13 +134,19 @@ class Opened:
             source.close()
 
 
-def plan_windows(output: ArtifactWriter, layout: Layout, side: str) -> Iterator[tuple[Window, int]]:
-    """The distinct rows of a side, range by range: keys and bytes, and how many documents."""
+def plan_windows(
+    output: ArtifactWriter, layout: Layout, side: str, whole: bool = False
+) -> Iterator[tuple[Window, int]]:
+    """The distinct rows of a side, range by range: keys and bytes, and how many documents.
+
+    `whole`: all of them as one range.
+    """
     dropped = Dropped(output, layout.dropped)
     columns = PLAN_COLUMNS if dropped.is_empty else (*PLAN_COLUMNS, "document")
     with Opened(output, columns) as opened:
-        for number in range(2 ** BITS[side]):
-            low, high = number << (64 - BITS[side]), (number + 1) << (64 - BITS[side])
+        bits = 0 if whole else BITS[side]
+        for number in range(2**bits):
+            low, high = number << (64 - bits), (number + 1) << (64 - bits)
             found = [b for batch in layout.batches(side, low, high) for b in opened.read(batch)]
             if not found:
                 continue
@@ -188,15 +197,23 @@ def merged_ranges(
     deduplicate: bool,
 ) -> Iterator[Merged]:
     """The rows of a side from key `low` to `high` - 1, in order, a part of them at a time."""
+    found: list[pa.RecordBatch] = []
+    filled = 0
     with Opened(output) as opened:
         for batch in layout.batches(side, low, high):
-            found = [between(rows, low, high) for rows in opened.read(batch)]
-            yield _merged(found, deduplicate)
+            rows = [between(rows, low, high) for rows in opened.read(batch)]
+            found += rows
+            filled += sum(part["text"].nbytes for part in rows)
+            # Each part costs the same, however small it is.
+            if filled >= MERGED_BYTES:
+                yield _merged(found, deduplicate)
+                found, filled = [], 0
+    if found:
+        yield _merged(found, deduplicate)
 
 
 def _merged(found: Sequence[pa.RecordBatch], deduplicate: bool) -> Merged:
-    tables = [pa.Table.from_batches([rows]) for rows in found if rows.num_rows]
-    return merge_rows(tables or [PIECE_SCHEMA.empty_table()], deduplicate)
+    return merge_rows([pa.Table.from_batches(found, PIECE_SCHEMA)], deduplicate)
 
 
 class Regrouper:

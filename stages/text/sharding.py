@@ -208,13 +208,16 @@ def merge_rows(tables: Sequence[pa.Table], deduplicate: bool = True) -> Merged:
     Raises:
         ValueError: they hold 2 GiB of text or more, which is more than one table can take.
     """
+    table = pa.concat_tables(tables)
+    keys = table["key"].to_numpy()
+    sides = ["validation"] if "validation" in table.column_names else []
+    if not sides and np.all(keys[1:] > keys[:-1]):
+        return Merged(table, 0, 0)
     try:
-        table = pa.concat_tables(tables).combine_chunks()
+        table = table.combine_chunks()
     except pa.ArrowInvalid as error:
         raise ValueError(f"too much text with about one key: {error}") from None
-    keys = table["key"].to_numpy()
     order = np.argsort(keys)
-    sides = ["validation"] if "validation" in table.column_names else []
     if not np.any(keys[order][1:] == keys[order][:-1]):
         for name in sides:
             held_out = table[name].to_numpy()[order]
