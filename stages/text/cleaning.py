@@ -25,7 +25,7 @@ from stages.text.characters import multi_bytes, single_bytes
 from stages.text.composing import compose
 from stages.text.white_space import layout
 
-BLOCK_BYTES = 512_000
+BLOCK_BYTES = 800_000
 """Text cleaned at a time: what the processor's caches hold is done faster."""
 
 COUNTED = (

@@ -214,7 +214,9 @@ def lines(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
         for line in ended:
             size += len(line)
             # Of a line that is too long already the bytes were not kept, only counted.
-            yield None if size > max_bytes else b"".join([*held, line])
+            if held:
+                line = b"".join([*held, line])
+            yield None if size > max_bytes else line
             held, size = [], 0
         size += len(rest)
         held = [*held, rest] if size <= max_bytes else []
