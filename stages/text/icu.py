@@ -1,6 +1,6 @@
 """ICU's sentence boundaries (UAX #29), for text of many lines at once.
 
-ICU looks at every character. Lines of plain ASCII are not given to it (`plain_lines`). Of others,
+ICU looks at every character. Plain lines are not given to it (`plain_lines`). Of others,
 what decides are the few characters around each full stop, so most of the text between two of them
 is left out: the result is the same, in a fraction of the time.
 """
@@ -12,7 +12,7 @@ from operator import itemgetter
 import numpy as np
 
 from stages.text.buffers import Bytes, Flags, Positions, byte_table
-from stages.text.plain_lines import plain_ends
+from stages.text.plain_lines import may_end, plain_ends
 
 GROUP_BYTES = 512_000
 """Text split at a time. A call a document would cost more than the splitting itself."""
@@ -20,8 +20,8 @@ GROUP_BYTES = 512_000
 KEPT = 8
 """Bytes kept behind and before what may end a sentence: more is left out where it is safe."""
 
-MOST_OTHER = 16
-"""Text with more than a sixteenth of other bytes than ASCII has hardly a line without them."""
+MOST_OTHERS = 64
+"""Text with more than one of so many bytes that may end a sentence has hardly a plain line."""
 
 _NEWLINE = 10
 _CONTINUATION = byte_table(range(0x80, 0xC0))
@@ -51,13 +51,11 @@ def icu_ends(data: Bytes) -> Positions:
 
 def _group_ends(data: Bytes) -> Positions:
     newlines = np.flatnonzero(data == _NEWLINE)
-    other = (data >= 0x80) | (data < 0x20)
-    # The newlines are among them.
-    if np.count_nonzero(other) - len(newlines) > len(data) // MOST_OTHER:
+    others = may_end(data)
+    if np.count_nonzero(others) > len(data) // MOST_OTHERS:
         return _ends_by_icu(data)
     is_other = np.zeros(len(newlines), np.bool_)
-    other[newlines] = False
-    is_other[np.searchsorted(newlines, np.flatnonzero(other))] = True
+    is_other[np.searchsorted(newlines, np.flatnonzero(others))] = True
     at = np.flatnonzero(_terminators(data))
     line = np.searchsorted(newlines, at)
     ends, undecided = plain_ends(data, at[~is_other[line]])

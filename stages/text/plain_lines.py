@@ -1,7 +1,8 @@
-"""Sentence boundaries of lines in plain ASCII: the rules of UAX #29, for many places at once.
+"""Sentence boundaries of plain lines: the rules of UAX #29, for many places at once.
 
-They are what ICU's rules come to where there is nothing but ASCII, so ICU need not see such lines:
-that costs a third. `icu` asks ICU about all others, and a test compares the two.
+A line is plain when all that can end its sentences is ASCII's `.!?`, and nothing but ASCII stands
+close to them: what the rules come to then is short, and ICU need not see the line. `icu` asks ICU
+about all others, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import numpy as np
 
 from stages.text.buffers import Bytes, Flags, Positions, byte_table
 
-NEWLINE = 10
+NEWLINE, SPACE = 10, 32
 
 # The names of classes and rules are those of UAX #29, chapter 5.
 _FULL_STOP = ord(".")
@@ -22,26 +23,47 @@ _DIGIT = byte_table(range(0x30, 0x3A))
 _UPPER = byte_table(range(0x41, 0x5B))
 _LOWER = byte_table(range(0x61, 0x7B))
 _LETTER = _UPPER | _LOWER
-_DECIDES = _LETTER | _TERMINATOR | byte_table(b"\n")
-# Versions of Unicode differ about it.
-_DOUBTFUL = byte_table(b";")
+_OTHER = byte_table(range(0x80, 0x100))
+_DECIDES = _LETTER | _TERMINATOR | byte_table(b"\n") | _OTHER
+# Versions of Unicode differ about semicolons.
+_DOUBTFUL = _OTHER | byte_table(b";")
 
 MOST_STEPS = 12
 """Characters that are looked at behind a terminator; a line that needs more is left to ICU."""
 
 
+def may_end(data: Bytes) -> Flags:
+    """Bytes of what may end a sentence or line, besides `.!?` and newlines: never too few.
+
+    Latin and Cyrillic letters do not, nor do dashes and curly quotes (U+2013 to U+201F).
+    """
+    flags = data < SPACE
+    flags &= data != NEWLINE
+    highest = int(data.max(initial=0))
+    if highest >= 0x80:
+        flags |= data >= 0xCA
+        flags |= data == 0xC2
+        flags &= (data & 0xFE) != 0xD0  # Cyrillic
+    if highest >= 0xE2:
+        at = np.flatnonzero(data == 0xE2)
+        last = data[at + 2]
+        flags[at[(data[at + 1] == 0x80) & (last >= 0x93) & (last <= 0x9F)]] = False
+    return flags
+
+
 def plain_ends(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
-    r"""Ends of sentences inside lines of ASCII, without those at `\n`.
+    r"""Ends of sentences inside lines, without those at `\n`.
 
     Args:
-        data: what stands around the places is printable ASCII and newlines; it ends with one.
-        at: rising positions of the terminators `.!?`.
+        data: UTF-8 that ends with a newline.
+        at: rising positions of `.!?` in lines without `may_end` elsewhere.
 
     Returns:
         Rising ends; and those of `at` that cannot be decided here.
     """
     stop = data[at] == _FULL_STOP
     before, behind = data[np.maximum(at - 1, 0)], data[at + 1]
+    unsure = at[stop & _UPPER[behind] & _OTHER[before]]
     # SB6, SB7: in a number, in an abbreviation such as U.S.
     inner = stop & (_DIGIT[behind] | (_UPPER[behind] & _LETTER[before] & (at > 0)))
     at, stop = at[~inner], stop[~inner]
@@ -56,8 +78,8 @@ def plain_ends(data: Bytes, at: Positions) -> tuple[Positions, Positions]:
     asked = np.flatnonzero(stop & ~goes_on)
     decisive, never = _skip(data, following[asked], ~_DECIDES)
     goes_on[asked] |= _LOWER[data[decisive]]
-    doubt[asked] |= never
-    return following[~(goes_on | doubt)], at[doubt]
+    doubt[asked] |= never | _OTHER[data[decisive]]
+    return following[~(goes_on | doubt)], np.append(at[doubt], unsure)
 
 
 def _skip(data: Bytes, at: Positions, those: Flags) -> tuple[Positions, Flags]:
