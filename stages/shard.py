@@ -38,6 +38,10 @@ from stages.text.splitting import splits
 
 LEAST_VALIDATION_DOCUMENTS = 2
 
+PLAIN_BYTES = 1_000_000_000
+"""Up to such a size of the corpus as stored, pieces are not compressed: they are soon gone, before
+most disks have to take them."""
+
 KEPT_ROWS = 4_000_000
 """Of a corpus with so many rows the keys are held while it is planned; else they are read anew."""
 
@@ -90,6 +94,7 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
         "config": config,
         "seed": context.node.config["seeds"]["split"],
         "batch_bytes": int(context.node.settings["speed"]["batch_mb"] * 1e6),
+        "packed": size > PLAIN_BYTES,
     }
     documents = 0
     for record in run_jobs(context, "stages.shard_workers:Reader", arguments, missing):

@@ -52,9 +52,16 @@ class Reader:
     """Reads, cleans, cuts and hashes one split."""
 
     def __init__(
-        self, output: ArtifactWriter, config: CorpusConfig, seed: int, batch_bytes: int
+        self,
+        output: ArtifactWriter,
+        config: CorpusConfig,
+        seed: int,
+        batch_bytes: int,
+        packed: bool = True,
     ) -> None:
+        """`packed`: whether pieces are compressed."""
         self._output = output
+        self._packed = packed
         self._config = config
         self._seed = seed
         self._batch_bytes = batch_bytes
@@ -155,8 +162,9 @@ class Reader:
         tally.quarantine(
             quarantined(documents, [(e.row, e.reason, e.detail) for e in prepared.examples])
         )
-        left = documents.filter(prepared.keep)
-        return left.set_column(left.schema.get_field_index("text"), "text", prepared.texts)
+        # The raw texts are large: they are not filtered too.
+        left = documents.select(["source", "id"]).filter(prepared.keep)
+        return left.append_column(documents.schema.field("text"), prepared.texts)
 
     def _write(self, split: int, tables: list[pa.Table], tally: Tally) -> None:
         clock = Clock(tally.seconds)
@@ -165,7 +173,7 @@ class Reader:
         tables.clear()
         merged = merge_rows([table], self._config.deduplicate)
         del table
-        data = write_piece(merged.rows)
+        data = write_piece(merged.rows, self._packed)
         write_scratch_buffer(self._output, f"pieces/{name}", data)
         if self._bands:
             write_bands(self._output, name, self._bands)

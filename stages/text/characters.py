@@ -107,10 +107,13 @@ def multi_bytes(data: Bytes, invisible: bool, line_breaks: bool, counts: Counter
     """
     deleted = False
     highest = int(data.max())
+    beyond = data >= 0xC2
+    few = np.count_nonzero(beyond) < len(data) // 64
+    leads = np.flatnonzero(beyond) if few else None
     for prefix, actions in zip(_PREFIXES, _ACTIONS, strict=True):
         if prefix[0] > highest:
             break
-        at = _places(data, prefix)
+        at = _places(data, prefix, leads)
         if not len(at):
             continue
         action = actions[data[at + len(prefix)]]
@@ -133,7 +136,13 @@ def multi_bytes(data: Bytes, invisible: bool, line_breaks: bool, counts: Counter
     return deleted
 
 
-def _places(data: Bytes, prefix: bytes) -> npt.NDArray[np.int64]:
+def _places(
+    data: Bytes, prefix: bytes, leads: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.int64]:
+    """Where `prefix` stands; `leads`, where they are few: all first bytes of its kind."""
+    if leads is not None:
+        at = leads[data[leads] == prefix[0]]
+        return at if len(prefix) == 1 else at[data[at + 1] == prefix[1]]
     found = data[: len(data) - len(prefix)] == prefix[0]
     for i in range(1, len(prefix)):
         found &= data[i : len(data) - len(prefix) + i] == prefix[i]

@@ -50,9 +50,10 @@ def nfc_candidates(data: Bytes, offsets: Offsets) -> Positions:
 
     Latin, Cyrillic, Vietnamese, Chinese, Japanese, composed Korean, punctuation and emoji pass.
     """
-    # Three comparisons leave out the letters that are many: E4 to E9 are Chinese.
     suspects = data >= _FIRST_NOT_INERT
-    suspects &= (data < 0xE4) | (data > 0xE9)
+    if np.count_nonzero(suspects) > len(data) // 16:
+        # Leave out the letters that are many: E4 to E9 are Chinese.
+        suspects &= (data < 0xE4) | (data > 0xE9)
     at = np.flatnonzero(suspects)
     lead = data[at]
     doubted = _NOT_INERT[lead]

@@ -52,7 +52,8 @@ def find_runs(data: Bytes, offsets: Offsets) -> Runs:
     filled = offsets[1:] > offsets[:-1]
     first, last = offsets[:-1][filled], offsets[1:][filled] - 1
     blank = data <= SPACE
-    goes_on = np.append(blank[:-1] & blank[1:], False)
+    goes_on = np.zeros(len(data), np.bool_)
+    np.logical_and(blank[:-1], blank[1:], out=goes_on[:-1])
     goes_on[last] = False
     is_member = (data < SPACE) | goes_on
     is_member[first] = blank[first]
