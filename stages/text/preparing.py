@@ -128,8 +128,13 @@ class _Left:
 
     def ask_lengths(self, options: PreparingOptions) -> None:
         """Refuse texts that are empty, too short or too long, in characters."""
-        lengths = pc.utf8_length(self.texts).to_numpy(zero_copy_only=False)
         most = options.max_characters
+        # A character has one to four bytes, so the characters of most texts need no counting.
+        lengths = pc.binary_length(self.texts).to_numpy(zero_copy_only=False).copy()
+        close = lengths < 4 * options.min_characters
+        if most is not None:
+            close |= lengths > most
+        lengths[close] = pc.utf8_length(self.texts.filter(pa.array(close))).to_numpy()
         empty = lengths == 0
         short = ~empty & (lengths < options.min_characters)
         long = lengths > most if most is not None else np.zeros(len(lengths), np.bool_)
