@@ -35,29 +35,32 @@ def icu_ends(data: Bytes) -> Positions:
     Args:
         data: UTF-8 that is empty or ends with a newline.
     """
-    newlines = np.flatnonzero(data == _NEWLINE) + 1
     found = []
     start = 0
     while start < len(data):
-        # The last newline inside the group's size, or else the first one behind it.
-        at = int(np.searchsorted(newlines, start + GROUP_BYTES, side="right")) - 1
-        if at < 0 or newlines[at] <= start:
-            at += 1
-        end = int(newlines[at])
+        end = _group_end(data, start)
         found.append(_group_ends(data[start:end]) + start)
         start = end
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
+def _group_end(data: Bytes, start: int) -> int:
+    """Behind the last newline inside the group's size, or else behind the first one after it."""
+    limit = start + GROUP_BYTES
+    last = data[start:limit].tobytes().rfind(b"\n")
+    return start + last + 1 if last >= 0 else limit + int(np.argmax(data[limit:] == _NEWLINE)) + 1
+
+
 def _group_ends(data: Bytes) -> Positions:
-    newlines = np.flatnonzero(data == _NEWLINE)
     others = may_end(data)
     if np.count_nonzero(others) > len(data) // MOST_OTHERS:
         return _ends_by_icu(data)
+    at = np.flatnonzero(_terminators(data) | (data == _NEWLINE))
+    ends_line = data[at] == _NEWLINE
+    line = np.cumsum(ends_line)[~ends_line]
+    newlines, at = at[ends_line], at[~ends_line]
     is_other = np.zeros(len(newlines), np.bool_)
     is_other[np.searchsorted(newlines, np.flatnonzero(others))] = True
-    at = np.flatnonzero(_terminators(data))
-    line = np.searchsorted(newlines, at)
     ends, undecided = plain_ends(data, at[~is_other[line]])
     is_other[np.searchsorted(newlines, undecided)] = True
     behind = newlines + 1
