@@ -141,7 +141,7 @@ def _places(
 ) -> npt.NDArray[np.int64]:
     """Where `prefix` stands; `leads`, where they are few: all first bytes of its kind."""
     if leads is not None:
-        at = leads[data[leads] == prefix[0]]
+        at: npt.NDArray[np.int64] = leads[data[leads] == prefix[0]]
         return at if len(prefix) == 1 else at[data[at + 1] == prefix[1]]
     found = data[: len(data) - len(prefix)] == prefix[0]
     for i in range(1, len(prefix)):

@@ -75,14 +75,17 @@ def _group_ends(data: Bytes) -> Positions:
 
 
 def _terminators(data: Bytes) -> Flags:
-    return (data == ord(".")) | (data == ord("!")) | (data == ord("?"))
+    flags: Flags = (data == ord(".")) | (data == ord("!")) | (data == ord("?"))
+    return flags
 
 
 def _restored(ends: Positions, start: Positions, end: Positions) -> Positions:
     """Ends in what is left of a text without the stretches [start, end), as ends in the text."""
     # No sentence ends inside a stretch, so the byte before each end says how much was left out.
     gone = np.cumsum(end - start)
-    return ends + np.append(0, gone)[np.searchsorted(end - gone, ends - 1, side="right")]
+    before = np.searchsorted(end - gone, ends - 1, side="right")
+    restored: Positions = ends + np.append(0, gone)[before]
+    return restored
 
 
 def _ends_by_icu(data: Bytes) -> Positions:
