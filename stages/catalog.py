@@ -306,6 +306,10 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
         "global_batch_size": phase.global_batch_size,
         "learning_rate": phase.learning_rate,
     }
+    if train["length_bins"] is None:
+        del train["length_bins"]
+    else:
+        train["max_seq_length"] = phase.max_seq_length
     inputs = {"mask": f"mask/{phase.max_seq_length}", "vocab": "vocab"}
     if before is not None:
         inputs["before"] = before

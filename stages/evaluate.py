@@ -113,7 +113,7 @@ def evaluate_model(
     from model.bert import BertForPreTraining
     from stages.training.device import choose_device, this_machine
     from stages.training.evaluate import evaluate
-    from stages.training.loader import DataError, Limits, read_index
+    from stages.training.row_groups import DataError, Limits, read_index
     from stages.training.weights import set_weights
 
     # Ray gives a task OMP_NUM_THREADS = its CPUs, which torch follows; on a cluster these are those

@@ -193,8 +193,8 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     import ray.train
 
     from stages.training.checkpoint import CheckpointMismatchError
-    from stages.training.loader import DataError
     from stages.training.loop import NonFiniteError
+    from stages.training.row_groups import DataError
     from stages.training.start import RestoreError
 
     plan: Plan = config["plan"]
@@ -212,8 +212,8 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
 
 def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[str, Any]:
     from stages.training.job import Rounding, TrainConfig, TrainJob, Validation
-    from stages.training.loader import read_index
     from stages.training.loop import pretrain
+    from stages.training.row_groups import read_index
 
     tokenizer = load_tokenizer(plan.vocab)
     digest = _vocabulary_digest(plan)

@@ -18,8 +18,8 @@ from model.heads import IS_NEXT, NOT_NEXT
 from stages.training import distributed
 from stages.training.device import Precision, autocast
 from stages.training.examples import Examples
-from stages.training.loader import Limits, RowGroups, ShardFile
 from stages.training.packing import micro_batches
+from stages.training.row_groups import Limits, RowGroups, ShardFile
 
 _CHUNK_ROWS = 512
 

@@ -19,12 +19,13 @@ from stages.training.device import autocast, choose_device, keep_freed_memory, t
 from stages.training.evaluate import evaluate
 from stages.training.gradients import FlatGradients
 from stages.training.job import Hooks, Outcome, TrainJob
-from stages.training.loader import Limits, Loader
+from stages.training.loader import Loader
 from stages.training.meter import Meter
 from stages.training.optimisers import make_optimiser
 from stages.training.packing import StepBatch, step_batch
 from stages.training.prefetch import prefetched
 from stages.training.randomness import seed_dropout
+from stages.training.row_groups import Limits
 from stages.training.schedules import learning_rate
 from stages.training.start import restore
 from stages.training.weights import moments_of, weights_of
@@ -71,7 +72,11 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
         model.compile()
 
     limits = Limits(job.model.vocab_size, job.model.max_position_embeddings, job.schema_metadata)
-    loader = Loader(job.filesystem, job.copies, job.seed, train.global_batch_size, limits)
+    loader = Loader(
+        job.filesystem, job.copies, job.seed, train.global_batch_size, limits, train.bins
+    )
+    if train.length_bins is not None and rank == 0 and start.step < train.steps:
+        hooks.notice(_bins_in_words(loader, start.step, train.length_bins))
     # Summed over ranks with the gradients: MLM loss, NSP loss, whether rank 0 is to stop.
     gradients = FlatGradients(model.parameters(), figures=3)
     meter = Meter()
@@ -181,6 +186,15 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
             if stopped:
                 break
     return Outcome(stopped, finished, start.step, tokens_seen, figures, model)
+
+
+def _bins_in_words(loader: Loader, step: int, bins: int) -> str:
+    epoch, _ = loader.position(step)
+    rows, mixed = loader.rows(epoch), loader.mixed_rows(epoch)
+    return (
+        f"length bins: {rows - mixed:,} of the {rows:,} rows of epoch {epoch + 1} are in batches "
+        f"of one of {bins} bins, the other {mixed:,}, what is left of each bin, in mixed ones"
+    )
 
 
 def _attention_is_padded(job: TrainJob, device: torch.device) -> bool:

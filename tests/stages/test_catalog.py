@@ -86,11 +86,23 @@ def test_a_changed_value_is_in_the_slice_of_its_node_alone() -> None:
         ({"mask": {"probability": 0.2}}, {"mask/128"}),
         ({"vocab": {"size": 99}}, {"vocab"}),
         ({"train": {"learning_rate": 1.0}}, {"pretrain/128"}),
+        ({"train": {"length_bins": 4}}, {"pretrain/128"}),
         ({"evaluate": {"probability": 0.2}}, {"mask/128-heldout", "evaluate"}),
         ({"seeds": {"mask": 3}}, {"mask/128"}),
     ]:
         changed = {n.name: n.config for n in CATALOG.nodes(config(**changes))}
         assert {name for name in plain if plain[name] != changed[name]} == expected
+
+
+def test_length_bins_go_up_to_the_length_of_the_phase() -> None:
+    phases = [{"max_seq_length": 128}, {"max_seq_length": 512}]
+    nodes = {n.name: n for n in CATALOG.nodes(config(train={"length_bins": 4}, phases=phases))}
+    for length in (128, 512):
+        train = nodes[f"pretrain/{length}"].config["train"]
+        assert (train["length_bins"], train["max_seq_length"]) == (4, length)
+    # Without them the slice is what it was before there were any.
+    plain = {n.name: n for n in CATALOG.nodes(config())}["pretrain/128"].config["train"]
+    assert not {"length_bins", "max_seq_length"} & set(plain)
 
 
 def test_where_files_lie_is_in_no_slice_but_how_they_are_read_is() -> None:
