@@ -124,7 +124,7 @@ EXPORT = Stage(
     name="export",
     version=1,
     run="stages.export:run",
-    modules=("stages.export", *_TOKENS, "model"),
+    modules=("stages.export", "stages.tables", *_TOKENS, "model"),
     recorded=("torch", "safetensors"),
     deterministic=False,
     needs_ray=False,
@@ -355,7 +355,7 @@ def _evaluate(config: Config) -> Node:
     return Node(
         name="evaluate",
         stage=EVALUATE,
-        config={"evaluate": config.evaluate.model_dump(mode="json")},
+        config={"evaluate": config.evaluate.model_dump(mode="json"), **_other_pair(config)},
         settings={"cluster": {"device": config.cluster.device}},
         resources=Resources(gpus=0.0 if config.cluster.device == "cpu" else math.inf),
         inputs={
@@ -371,9 +371,15 @@ def _export(config: Config) -> Node:
     return Node(
         name="export",
         stage=EXPORT,
-        config={},
+        config=_other_pair(config),
         inputs={"pretrain": f"pretrain/{_last(config).max_seq_length}", "vocab": "vocab"},
     )
+
+
+def _other_pair(config: Config) -> dict[str, Json]:
+    """What pairs are about, where it is not BERT's: how figures and classes are called."""
+    other = config.objective.nsp and config.objective.pair != "next_sentence"
+    return {"pair": config.objective.pair} if other else {}
 
 
 def _cap(probability: float, length: int) -> int:

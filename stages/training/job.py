@@ -145,6 +145,7 @@ class TrainJob:
         local_rank: number of this process among those of its host, to choose a GPU.
         prefetch_batches: global batches read ahead; changes no result.
         validation: held-out rows, or None for no figures during training.
+        pair_name: with which the names of the figures of pairs begin.
     """
 
     model: BertConfig
@@ -165,6 +166,7 @@ class TrainJob:
     local_rank: int = 0
     prefetch_batches: int = 4
     validation: Validation | None = None
+    pair_name: str = "nsp"
 
     def described(self) -> dict[str, Any]:
         """The configuration that the result depends on, nested, as JSON values."""

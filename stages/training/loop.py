@@ -143,7 +143,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                     **meter.read(attention_is_padded),
                 }
                 if job.model.nsp:
-                    figures["train/nsp_loss"] = nsp
+                    figures[f"train/{job.pair_name}_loss"] = nsp
                 if rank == 0:
                     hooks.log(finished, figures)
             if job.validation is not None and finished % train.evaluate_every_steps == 0:
@@ -156,7 +156,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                     max_rows=job.validation.max_rows,
                     micro_batch_tokens=job.rounding.micro_batch_tokens,
                     precision=train.precision,
-                ).values()
+                ).values(job.pair_name)
                 if rank == 0:
                     hooks.log(finished, {f"validation/{n}": v for n, v in held_out.items()})
             if last or finished % train.checkpoint_every_steps == 0:
@@ -216,7 +216,7 @@ def _check_finite(step: int, mlm_loss: float, nsp_loss: float, norm: float) -> N
         return
     raise NonFiniteError(
         step,
-        f"step {step}: MLM loss {mlm_loss:g}, NSP loss {nsp_loss:g}, gradient norm {norm:g}: not "
+        f"step {step}: MLM loss {mlm_loss:g}, pair loss {nsp_loss:g}, gradient norm {norm:g}: not "
         "finite. The step was not applied, and the last checkpoint is from before it. Lower "
         "train.learning_rate, lengthen train.warmup_share, or set train.precision=float32",
     )

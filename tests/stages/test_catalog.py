@@ -94,6 +94,14 @@ def test_a_changed_value_is_in_the_slice_of_its_node_alone() -> None:
         assert {name for name in plain if plain[name] != changed[name]} == expected
 
 
+def test_sentence_order_is_told_to_what_names_it_and_nothing_else_changes() -> None:
+    plain = {n.name: n.config for n in CATALOG.nodes(config())}
+    order = {n.name: n for n in CATALOG.nodes(config(objective={"pair": "sentence_order"}))}
+    assert order["export"].config == {"pair": "sentence_order"}
+    assert order["evaluate"].config == {**plain["evaluate"], "pair": "sentence_order"}
+    assert plain["export"] == {} and "pair" not in plain["evaluate"]
+
+
 def test_length_bins_go_up_to_the_length_of_the_phase() -> None:
     phases = [{"max_seq_length": 128}, {"max_seq_length": 512}]
     nodes = {n.name: n for n in CATALOG.nodes(config(train={"length_bins": 4}, phases=phases))}
