@@ -218,7 +218,10 @@ def _vocab(config: Config) -> Node:
         stage=VOCAB if exact else dataclasses.replace(VOCAB, deterministic=False),
         # The listing stands for an existing vocabulary: the same one elsewhere is the same.
         config={"vocab": {"from": "listed"} if existing else vocab},
-        settings={"vocab": vocab} if existing else {},
+        settings={
+            "speed": config.speed.model_dump(mode="json"),
+            **({"vocab": vocab} if existing else {}),
+        },
         inputs={"shard": "shard"},
         raw=_vocabulary_listing(config) if existing or config.vocab.required else None,
     )
@@ -268,6 +271,7 @@ def _mask(config: Config, phase: PhaseConfig) -> Node:
         name=f"mask/{phase.max_seq_length}",
         stage=MASK,
         config={"split": "train", "mask": mask, "seeds": {"mask": config.seed_for("mask")}},
+        settings={"speed": config.speed.model_dump(mode="json")},
         inputs={"pairs": f"pairs/{phase.max_seq_length}", "vocab": "vocab"},
     )
 
@@ -286,6 +290,7 @@ def _held_out(config: Config, phase: PhaseConfig) -> Node:
         name=f"mask/{phase.max_seq_length}-heldout",
         stage=MASK,
         config={"split": "validation", "mask": mask, "seeds": {"mask": HELD_OUT_SEED}},
+        settings={"speed": config.speed.model_dump(mode="json")},
         inputs={"pairs": f"pairs/{phase.max_seq_length}", "vocab": "vocab"},
     )
 

@@ -665,6 +665,11 @@ class SpeedConfig(Group):
         description="Which engine makes ids, all the same ones: auto is the fastest that is "
         "installed and equals tokenizers on a sample of each shard.",
     )
+    workers: Literal["actors", "tasks"] = Field(
+        "actors",
+        description="What Ray runs data stages in: actors load a vocabulary once for many shards, "
+        "tasks once for each.",
+    )
     prefetch_batches: Count = Field(4, description="Global batches read ahead in training.")
 
 

@@ -67,7 +67,7 @@ def test_each_phase_starts_from_the_one_before() -> None:
     "changes",
     [
         {"cluster": {"num_cpus": 1, "train_workers": 2}},
-        {"speed": {"batch_mb": 1.0, "prefetch_batches": 0}},
+        {"speed": {"batch_mb": 1.0, "prefetch_batches": 0, "workers": "tasks"}},
         {"rounding": {"micro_batch_tokens": 100, "threads": 1, "compile": True}},
         {"tracking": {"enabled": False}},
         {"store": "elsewhere"},

@@ -94,6 +94,13 @@ def test_line(line: Line, clozeline: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
+def test_tasks_make_the_bytes_of_actors(line: Line, clozeline: Run, tmp_path: Path) -> None:
+    clozeline("run", "--until", "mask", f"store={tmp_path}/tasks", "speed.workers=tasks")
+    made, calm = digests(tmp_path / "tasks"), digests(line.store)
+    assert made == {node: calm[node] for node in made} and "mask/64" in made
+
+
+@pytest.mark.timeout(600)
 def test_kill_in_the_middle_of_data_stages(
     line: Line, clozeline: Run, corpus: Path, tmp_path: Path
 ) -> None:
