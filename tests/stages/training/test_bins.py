@@ -166,6 +166,16 @@ def test_the_order_depends_on_the_seed(files):
     assert flat != sorted(flat)
 
 
+def test_each_epoch_orders_row_groups_and_bins_anew():
+    table = np.full((12, 3), 8)
+    orders = [BinnedOrder(table, 4, 0, *key) for key in ((3, 0), (3, 1), (4, 0), (3, 0))]
+    found = [[order.find(row, 1)[:2] for row in range(0, 288, 4)] for order in orders]
+    for which in (0, 1):
+        sequences = [[place[which] for place in places] for places in found]
+        assert sequences[0] == sequences[3]
+        assert sequences[0] != sequences[1] and sequences[0] != sequences[2]
+
+
 class Counting(RowGroups):
     """Counts what is decoded."""
 
@@ -189,10 +199,10 @@ def test_reading_on_decodes_a_row_group_once_and_keeps_little(files):
     assert most_kept <= 4 * 15 + 2 * 64
 
     # After a jump nothing is kept that has been read before.
-    rows = BinnedRows(groups, BINS, 16, seed=3)
-    rows.read(0, 0, 608, 16)
-    rows_left = rows.order(0, 0)
-    assert rows._kept and all(rows_left.last_row(*key) >= 608 for key in rows._kept)
+    for row in range(0, 1000, 16):
+        rows = BinnedRows(groups, BINS, 16, seed=3)
+        rows.read(0, 0, row, 16)
+        assert all(rows.order(0, 0).last_row(*key) >= row for key in rows._kept)
 
 
 def test_lengths_are_checked_against_the_index(files):
