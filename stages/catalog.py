@@ -125,7 +125,7 @@ EXPORT = Stage(
     name="export",
     version=1,
     run="stages.export:run",
-    modules=("stages.export", *_TOKENS, "model"),
+    modules=("stages.export", "stages.tables", *_TOKENS, "model"),
     recorded=("torch", "safetensors"),
     deterministic=False,
     needs_ray=False,
@@ -219,7 +219,10 @@ def _vocab(config: Config) -> Node:
         stage=VOCAB if exact else dataclasses.replace(VOCAB, deterministic=False),
         # The listing stands for an existing vocabulary: the same one elsewhere is the same.
         config={"vocab": {"from": "listed"} if existing else vocab},
-        settings={"vocab": vocab} if existing else {},
+        settings={
+            "speed": config.speed.model_dump(mode="json"),
+            **({"vocab": vocab} if existing else {}),
+        },
         inputs={"shard": "shard"},
         raw=_vocabulary_listing(config) if existing or config.vocab.required else None,
     )
@@ -269,6 +272,7 @@ def _mask(config: Config, phase: PhaseConfig) -> Node:
         name=f"mask/{phase.max_seq_length}",
         stage=MASK,
         config={"split": "train", "mask": mask, "seeds": {"mask": config.seed_for("mask")}},
+        settings={"speed": config.speed.model_dump(mode="json")},
         inputs={"pairs": f"pairs/{phase.max_seq_length}", "vocab": "vocab"},
     )
 
@@ -287,6 +291,7 @@ def _held_out(config: Config, phase: PhaseConfig) -> Node:
         name=f"mask/{phase.max_seq_length}-heldout",
         stage=MASK,
         config={"split": "validation", "mask": mask, "seeds": {"mask": HELD_OUT_SEED}},
+        settings={"speed": config.speed.model_dump(mode="json")},
         inputs={"pairs": f"pairs/{phase.max_seq_length}", "vocab": "vocab"},
     )
 
@@ -307,6 +312,10 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
         "global_batch_size": phase.global_batch_size,
         "learning_rate": phase.learning_rate,
     }
+    if train["length_bins"] is None:
+        del train["length_bins"]
+    else:
+        train["max_seq_length"] = phase.max_seq_length
     inputs = {"mask": f"mask/{phase.max_seq_length}", "vocab": "vocab"}
     if before is not None:
         inputs["before"] = before
@@ -352,7 +361,7 @@ def _evaluate(config: Config) -> Node:
     return Node(
         name="evaluate",
         stage=EVALUATE,
-        config={"evaluate": config.evaluate.model_dump(mode="json")},
+        config={"evaluate": config.evaluate.model_dump(mode="json"), **_other_pair(config)},
         settings={"cluster": {"device": config.cluster.device}},
         resources=Resources(gpus=0.0 if config.cluster.device == "cpu" else math.inf),
         inputs={
@@ -368,9 +377,15 @@ def _export(config: Config) -> Node:
     return Node(
         name="export",
         stage=EXPORT,
-        config={},
+        config=_other_pair(config),
         inputs={"pretrain": f"pretrain/{_last(config).max_seq_length}", "vocab": "vocab"},
     )
+
+
+def _other_pair(config: Config) -> dict[str, Json]:
+    """What pairs are about, where it is not BERT's: how figures and classes are called."""
+    other = config.objective.nsp and config.objective.pair != "next_sentence"
+    return {"pair": config.objective.pair} if other else {}
 
 
 def _cap(probability: float, length: int) -> int:

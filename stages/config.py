@@ -606,6 +606,12 @@ class TrainConfig(Group):
 
     steps: PositiveInt = Field(1000, description="Optimiser steps.")
     global_batch_size: PositiveInt = Field(32, description="Examples a step, over all workers.")
+    length_bins: Annotated[int, Field(ge=2, le=256)] | None = Field(
+        None,
+        description="So many bins of equal width up to max_seq_length: a step's examples, of all "
+        "workers, are of one bin. null: of any length, as nothing is padded but attention on the "
+        "sdpa path.",
+    )
     learning_rate: Annotated[float, Field(gt=0)] = Field(1e-3, description="Peak learning rate.")
     warmup_share: Share = Field(0.05, description="Share of the steps with linear warm-up.")
     schedule: Literal["linear", "cosine", "constant"] = Field(
@@ -658,6 +664,11 @@ class SpeedConfig(Group):
         "auto",
         description="Which engine makes ids, all the same ones: auto is the fastest that is "
         "installed and equals tokenizers on a sample of each shard.",
+    )
+    workers: Literal["actors", "tasks"] = Field(
+        "actors",
+        description="What Ray runs data stages in: actors load a vocabulary once for many shards, "
+        "tasks once for each.",
     )
     prefetch_batches: Count = Field(4, description="Global batches read ahead in training.")
 

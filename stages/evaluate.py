@@ -16,11 +16,12 @@ from pipeline.store import Artifact
 from stages.config import EvaluateConfig
 from stages.parallel import JobFailed, Record
 from stages.remote import run_remote
-from stages.tables import LABEL_COUNTS, shard_files
+from stages.tables import LABEL_COUNTS, PAIR_NAMES, shard_files
 from stages.text.tokenizer_files import tokenizer_files, vocabulary_digest
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 TOP = 5
+PAIR_WORDS = {"nsp": "Next sentence", "sentence_order": "Sentence order"}
 Z_95 = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
 
@@ -38,6 +39,7 @@ def run(context: Context) -> Result:
             "vocab": context.inputs["vocab"],
             "config": EvaluateConfig.model_validate(context.node.config["evaluate"]),
             "device": context.node.settings["cluster"]["device"],
+            "pair": PAIR_NAMES[context.node.config.get("pair", "next_sentence")],
         },
     )
     context.progress.advance(record["figures"]["rows"])
@@ -57,7 +59,11 @@ def run(context: Context) -> Result:
         flow=f"{figures['rows']:,} held-out rows -> {len(numbers)} figures",
         report=[
             _mlm_table(figures),
-            *([_nsp_table(figures)] if "nsp_accuracy" in figures else []),
+            *(
+                _pair_table(figures, name, words)
+                for name, words in PAIR_WORDS.items()
+                if f"{name}_accuracy" in figures
+            ),
             Table("Masked sentences filled in", ["sentence", "the likeliest tokens"], rows),
         ],
     )
@@ -82,18 +88,18 @@ def _mlm_table(f: Mapping[str, Any]) -> Table:
     return Table("Masked tokens", columns, rows)
 
 
-def _nsp_table(f: Mapping[str, Any]) -> Table:
-    interval = f"{100 * f['nsp_accuracy_low']:.1f} to {100 * f['nsp_accuracy_high']:.1f} %"
+def _pair_table(f: Mapping[str, Any], name: str, words: str) -> Table:
+    low, high = f[f"{name}_accuracy_low"], f[f"{name}_accuracy_high"]
     return Table(
-        "Next sentence",
+        words,
         ["held-out pairs", "accuracy", "95 % interval", "majority label", "loss"],
         [
             [
-                f"{f['nsp_pairs']:,}",
-                f"{100 * f['nsp_accuracy']:.1f} %",
-                interval,
-                f"{100 * f['nsp_majority_share']:.1f} %",
-                f"{f['nsp_loss']:.3f} nats",
+                f"{f[f'{name}_pairs']:,}",
+                f"{100 * f[f'{name}_accuracy']:.1f} %",
+                f"{100 * low:.1f} to {100 * high:.1f} %",
+                f"{100 * f[f'{name}_majority_share']:.1f} %",
+                f"{f[f'{name}_loss']:.3f} nats",
             ]
         ],
     )
@@ -106,14 +112,15 @@ def evaluate_model(
     vocab: Artifact,
     config: EvaluateConfig,
     device: str,
+    pair: str,
 ) -> Record:
-    """Runs in a Ray task; returns {"figures", "filled"}."""
+    """Runs in a Ray task; returns {"figures", "filled"}. `pair`: one of `PAIR_NAMES`' values."""
     from safetensors.torch import load
 
     from model.bert import BertForPreTraining
     from stages.training.device import choose_device, this_machine
     from stages.training.evaluate import evaluate
-    from stages.training.loader import DataError, Limits, read_index
+    from stages.training.row_groups import DataError, Limits, read_index
     from stages.training.weights import set_weights
 
     # Ray gives a task OMP_NUM_THREADS = its CPUs, which torch follows; on a cluster these are those
@@ -141,7 +148,7 @@ def evaluate_model(
         )
     except DataError as error:
         raise JobFailed(str(error)) from None
-    values: dict[str, Any] = figures.values() | {
+    values: dict[str, Any] = figures.values(pair) | {
         "rows": figures.rows,
         "tokens": figures.tokens,
         "labels": figures.all_labels.count,
@@ -152,10 +159,10 @@ def evaluate_model(
     if figures.nsp is not None:
         low, high = wilson(figures.nsp.correct, figures.nsp.pairs)
         values |= {
-            "nsp_pairs": figures.nsp.pairs,
-            "nsp_accuracy_low": low,
-            "nsp_accuracy_high": high,
-            "nsp_majority_share": figures.nsp.majority_share,
+            f"{pair}_pairs": figures.nsp.pairs,
+            f"{pair}_accuracy_low": low,
+            f"{pair}_accuracy_high": high,
+            f"{pair}_majority_share": figures.nsp.majority_share,
         }
     values = {k: v for k, v in values.items() if not isinstance(v, float) or math.isfinite(v)}
     filled = [fill_mask(model, vocab, sentence) for sentence in config.sentences]

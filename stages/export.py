@@ -7,6 +7,7 @@ from typing import Any
 
 from model.config import BertConfig
 from pipeline.stage import Context, Result, Table
+from stages.tables import LABELS
 from stages.text.tokenizer_files import tokenizer_files
 from stages.vocabulary_files import load_tokenizer
 
@@ -16,6 +17,19 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 folder = "{folder}"
 model = AutoModelForPreTraining.from_pretrained(folder)
 tokenizer = AutoTokenizer.from_pretrained(folder)"""
+
+
+def _classes(pair: str) -> list[str]:
+    """What the classes of `seq_relationship_logits` say, in their order."""
+    from model.heads import IS_NEXT, NOT_NEXT
+
+    words = {IS_NEXT: LABELS[pair][True], NOT_NEXT: LABELS[pair][False]}
+    return [words[number] for number in sorted(words)]
+
+
+def _classes_table(pair: str) -> Table:
+    rows = [[str(number), words] for number, words in enumerate(_classes(pair))]
+    return Table("seq_relationship_logits", ["class", "what it says of segments A and B"], rows)
 
 
 def run(context: Context) -> Result:
@@ -28,6 +42,10 @@ def run(context: Context) -> Result:
     config = BertConfig(**json.loads(pretrain.read_bytes("model.json")))
     weights = load(pretrain.read_bytes("weights.safetensors"))
     tensors, described = to_huggingface(weights, config)
+    pair = context.node.config.get("pair", "next_sentence")
+    if config.nsp and pair != "next_sentence":
+        # transformers keeps keys that it does not know, and calls class 0 "is next" in its pages.
+        described |= {"pair_objective": pair, "seq_relationship_classes": _classes(pair)}
     tokenizer = load_tokenizer(context.inputs["vocab"])
     files: dict[str, bytes] = {
         "config.json": (json.dumps(described, indent=2, sort_keys=True) + "\n").encode(),
@@ -49,6 +67,7 @@ def run(context: Context) -> Result:
         f"{figures['bytes'] / 1e6:.1f} MB",
         report=[
             Table("Where the model is", ["folder"], [[context.output.data]]),
+            *([_classes_table(pair)] if config.nsp else []),
             Table(
                 "Files",
                 ["file", "size"],

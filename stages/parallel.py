@@ -69,13 +69,20 @@ class _Call:
             return json.dumps({"job": job, "traceback": traceback.format_exc()})
 
 
+def _call_once(
+    batch: dict[str, Any], worker: str, arguments: Mapping[str, Any]
+) -> dict[str, list[Any]]:
+    """What Ray Data runs as a task: a worker of its own for each job."""
+    return _Call(worker, arguments)(batch)
+
+
 def run_jobs(
     context: Context, worker: str, arguments: Mapping[str, Any], jobs: Sequence[Record]
 ) -> Iterator[Record]:
     """Run `worker` ("module:Class") over `jobs` on the CPUs granted; yield records as they come.
 
     Args:
-        arguments: for the worker's constructor; pickled once to each actor.
+        arguments: for the worker's constructor; pickled once to each actor, or to each task.
         jobs: JSON-able.
 
     Raises:
@@ -131,23 +138,34 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     import ray
 
-    dataset = ray.data.from_items(
+    items = ray.data.from_items(
         [{"number": n, "job": json.dumps(job)} for n, job in jobs.items()],
         override_num_blocks=len(jobs),
-    ).map_batches(
-        _Call,
-        fn_constructor_kwargs={"worker": worker, "arguments": dict(arguments)},
-        batch_size=1,
-        # One job at a time: a job that queues behind a long one would wait beside idle nodes.
-        compute=ray.data.ActorPoolStrategy(
-            size=max(1, min(int(context.granted.cpus), len(jobs))), max_tasks_in_flight_per_actor=1
-        ),
-        num_cpus=1,
-        # A lost actor is not restarted by Ray: on a cluster with fewer CPUs than before, its job
-        # would wait for it for ever.
-        max_restarts=0,
-        max_task_retries=0,
     )
+    made_of = {"worker": worker, "arguments": dict(arguments)}
+    size = max(1, min(int(context.granted.cpus), len(jobs)))
+    if context.node.settings.get("speed", {}).get("workers") == "tasks":
+        dataset = items.map_batches(
+            _call_once,
+            fn_kwargs=made_of,
+            batch_size=1,
+            compute=ray.data.TaskPoolStrategy(size=size),
+            num_cpus=1,
+            max_retries=0,
+        )
+    else:
+        dataset = items.map_batches(
+            _Call,
+            fn_constructor_kwargs=made_of,
+            batch_size=1,
+            # One job at a time: a job that queues behind a long one would wait beside idle nodes.
+            compute=ray.data.ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1),
+            num_cpus=1,
+            # A lost actor is not restarted by Ray: on a cluster with fewer CPUs than before, its
+            # job would wait for it for ever.
+            max_restarts=0,
+            max_task_retries=0,
+        )
     for row in dataset.iter_rows():
         context.stop.check()
         yield row

@@ -22,7 +22,7 @@ from pipeline.stage import Context, Interrupted, Result, StageError, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ModelConfig, RoundingConfig
 from stages.nodes import nodes_room, say_if_busy, share_per_worker, watch_room
-from stages.tables import shard_files
+from stages.tables import PAIR_NAMES, shard_files
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 WEIGHTS = "weights.safetensors"
@@ -56,8 +56,10 @@ REPORTED = {
     "train/loss": ("loss of the last steps", "{:.3f} nats"),
     "train/mlm_loss": ("... of masked tokens", "{:.3f} nats"),
     "train/nsp_loss": ("... of the next sentence", "{:.3f} nats"),
+    "train/sentence_order_loss": ("... of the sentence order", "{:.3f} nats"),
     "validation/mlm_loss": ("held-out loss of masked tokens", "{:.3f} nats"),
     "validation/nsp_loss": ("held-out loss of the next sentence", "{:.3f} nats"),
+    "validation/sentence_order_loss": ("held-out loss of the sentence order", "{:.3f} nats"),
     "train/tokens_per_second": ("speed at the end", "{:,.0f} tokens/s"),
 }
 
@@ -193,8 +195,8 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     import ray.train
 
     from stages.training.checkpoint import CheckpointMismatchError
-    from stages.training.loader import DataError
     from stages.training.loop import NonFiniteError
+    from stages.training.row_groups import DataError
     from stages.training.start import RestoreError
 
     plan: Plan = config["plan"]
@@ -212,8 +214,8 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
 
 def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[str, Any]:
     from stages.training.job import Rounding, TrainConfig, TrainJob, Validation
-    from stages.training.loader import read_index
     from stages.training.loop import pretrain
+    from stages.training.row_groups import read_index
 
     tokenizer = load_tokenizer(plan.vocab)
     digest = _vocabulary_digest(plan)
@@ -251,6 +253,7 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
             mask_token_id=tokenizer.vocab.index("[MASK]"),
             max_rows=min(CURVE_ROWS, plan.settings["evaluate"]["max_rows"]),
         ),
+        pair_name=PAIR_NAMES[plan.config["objective"]["pair"]],
     )
     hooks = _Hooks(sender, train.steps)
     outcome = pretrain(job, hooks)

@@ -81,19 +81,24 @@ def _evaluate(f: Figures) -> list[Line]:
                 f"{f['mlm_loss']:.3f} against {f['unigram_loss']:.3f}){worse}",
             ),
         ]
-    if "nsp_accuracy" in f:
-        chance = f["nsp_majority_share"]
-        verdict = "better than" if f["nsp_accuracy_low"] > chance else "no better than"
-        lines += [
-            (
-                "NSP accuracy",
-                f"{100 * f['nsp_accuracy']:.1f} % of {f['nsp_pairs']:,} held-out pairs, 95 % "
-                f"interval {100 * f['nsp_accuracy_low']:.1f} to "
-                f"{100 * f['nsp_accuracy_high']:.1f} %",
-            ),
-            ("", f"{verdict} the majority label, which is right in {100 * chance:.1f} %"),
-        ]
+    for name, words in (("nsp", "NSP accuracy"), ("sentence_order", "sentence order accuracy")):
+        if f"{name}_accuracy" in f:
+            lines += _pair_accuracy(f, name, words)
     for place, (sentence, answers) in enumerate(f.get("filled", [])):
         lines.append(("" if place else "filled in", sentence))
         lines.append(("", f"  [MASK] = {'  '.join(answers)}"))
     return lines
+
+
+def _pair_accuracy(f: Figures, name: str, words: str) -> list[Line]:
+    low, high = f[f"{name}_accuracy_low"], f[f"{name}_accuracy_high"]
+    chance = f[f"{name}_majority_share"]
+    verdict = "better than" if low > chance else "no better than"
+    return [
+        (
+            words,
+            f"{100 * f[f'{name}_accuracy']:.1f} % of {f[f'{name}_pairs']:,} held-out pairs, 95 % "
+            f"interval {100 * low:.1f} to {100 * high:.1f} %",
+        ),
+        ("", f"{verdict} the majority label, which is right in {100 * chance:.1f} %"),
+    ]

@@ -25,6 +25,9 @@ LABELS = {
 }
 """What `is_next` says, in words."""
 
+PAIR_NAMES = {"next_sentence": "nsp", "sentence_order": "sentence_order"}
+"""With which the names of figures begin: the two tasks differ too much to share a curve."""
+
 LABEL_COUNTS = "label_counts.parquet"
 """Of a mask artifact: how often each id is a label."""
 

@@ -18,8 +18,8 @@ from model.heads import IS_NEXT, NOT_NEXT
 from stages.training import distributed
 from stages.training.device import Precision, autocast
 from stages.training.examples import Examples
-from stages.training.loader import Limits, RowGroups, ShardFile
 from stages.training.packing import micro_batches
+from stages.training.row_groups import Limits, RowGroups, ShardFile
 
 _CHUNK_ROWS = 512
 
@@ -66,7 +66,7 @@ class LabelFigures:
 
 @dataclass(frozen=True)
 class NextSentenceFigures:
-    """Prediction of IsNext and NotNext.
+    """Prediction of IsNext and NotNext, or of in order and swapped.
 
     Attributes:
         pairs: rows.
@@ -114,8 +114,12 @@ class Figures:
     mask_tokens: LabelFigures
     nsp: NextSentenceFigures | None
 
-    def values(self) -> dict[str, float]:
-        """Flat figures by name, without those that are NaN."""
+    def values(self, pair_name: str = "nsp") -> dict[str, float]:
+        """Flat figures by name, without those that are NaN.
+
+        Args:
+            pair_name: with which the names of the figures of pairs begin.
+        """
         named = {
             "mlm_loss": self.all_labels.loss,
             "mlm_accuracy": self.all_labels.accuracy,
@@ -125,8 +129,8 @@ class Figures:
             "unigram_loss_mask_tokens": self.mask_tokens.unigram_loss,
         }
         if self.nsp is not None:
-            named["nsp_loss"] = self.nsp.loss
-            named["nsp_accuracy"] = self.nsp.accuracy
+            named[f"{pair_name}_loss"] = self.nsp.loss
+            named[f"{pair_name}_accuracy"] = self.nsp.accuracy
         return {name: value for name, value in named.items() if not math.isnan(value)}
 
 

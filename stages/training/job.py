@@ -11,8 +11,9 @@ from pyarrow.fs import FileSystem
 
 from model.bert import BertForPreTraining
 from model.config import BertConfig
+from stages.training.bins import LengthBins
 from stages.training.device import Precision
-from stages.training.loader import ShardFile
+from stages.training.row_groups import ShardFile
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class TrainConfig:
         epsilon: of the optimiser.
         clip_norm: largest global gradient norm; None for no clipping.
         precision: of matrix products.
+        length_bins: a step's examples are of one of so many bins of length; None: of any length.
+        max_seq_length: tokens of the longest row; the bins are of equal width up to it.
         checkpoint_every_steps: changes no result, as all below.
         evaluate_every_steps: held-out figures, where the job has validation files.
         log_every_steps: lines of figures.
@@ -50,6 +53,8 @@ class TrainConfig:
     epsilon: float = 1e-6
     clip_norm: float | None = 1.0
     precision: Precision = "bf16"
+    length_bins: int | None = None
+    max_seq_length: int | None = None
     checkpoint_every_steps: int = 500
     evaluate_every_steps: int = 500
     log_every_steps: int = 20
@@ -69,6 +74,19 @@ class TrainConfig:
             "keep_checkpoints",
         )
         return {k: v for k, v in asdict(self).items() if k not in frequency}
+
+    @property
+    def bins(self) -> LengthBins | None:
+        """The bins, or None.
+
+        Raises:
+            ValueError: `length_bins` without `max_seq_length`.
+        """
+        if self.length_bins is None:
+            return None
+        if self.max_seq_length is None:
+            raise ValueError("length_bins needs max_seq_length, up to which the bins go")
+        return LengthBins(self.length_bins, self.max_seq_length)
 
 
 @dataclass(frozen=True)
@@ -127,6 +145,7 @@ class TrainJob:
         local_rank: number of this process among those of its host, to choose a GPU.
         prefetch_batches: global batches read ahead; changes no result.
         validation: held-out rows, or None for no figures during training.
+        pair_name: with which the names of the figures of pairs begin.
     """
 
     model: BertConfig
@@ -147,6 +166,7 @@ class TrainJob:
     local_rank: int = 0
     prefetch_batches: int = 4
     validation: Validation | None = None
+    pair_name: str = "nsp"
 
     def described(self) -> dict[str, Any]:
         """The configuration that the result depends on, nested, as JSON values."""

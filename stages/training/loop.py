@@ -19,12 +19,13 @@ from stages.training.device import autocast, choose_device, keep_freed_memory, t
 from stages.training.evaluate import evaluate
 from stages.training.gradients import FlatGradients
 from stages.training.job import Hooks, Outcome, TrainJob
-from stages.training.loader import Limits, Loader
+from stages.training.loader import Loader
 from stages.training.meter import Meter
 from stages.training.optimisers import make_optimiser
 from stages.training.packing import StepBatch, step_batch
 from stages.training.prefetch import prefetched
 from stages.training.randomness import seed_dropout
+from stages.training.row_groups import Limits
 from stages.training.schedules import learning_rate
 from stages.training.start import restore
 from stages.training.weights import moments_of, weights_of
@@ -71,7 +72,11 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
         model.compile()
 
     limits = Limits(job.model.vocab_size, job.model.max_position_embeddings, job.schema_metadata)
-    loader = Loader(job.filesystem, job.copies, job.seed, train.global_batch_size, limits)
+    loader = Loader(
+        job.filesystem, job.copies, job.seed, train.global_batch_size, limits, train.bins
+    )
+    if train.length_bins is not None and rank == 0 and start.step < train.steps:
+        hooks.notice(_bins_in_words(loader, start.step, train.length_bins))
     # Summed over ranks with the gradients: MLM loss, NSP loss, whether rank 0 is to stop.
     gradients = FlatGradients(model.parameters(), figures=3)
     meter = Meter()
@@ -138,7 +143,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                     **meter.read(attention_is_padded),
                 }
                 if job.model.nsp:
-                    figures["train/nsp_loss"] = nsp
+                    figures[f"train/{job.pair_name}_loss"] = nsp
                 if rank == 0:
                     hooks.log(finished, figures)
             if job.validation is not None and finished % train.evaluate_every_steps == 0:
@@ -151,7 +156,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                     max_rows=job.validation.max_rows,
                     micro_batch_tokens=job.rounding.micro_batch_tokens,
                     precision=train.precision,
-                ).values()
+                ).values(job.pair_name)
                 if rank == 0:
                     hooks.log(finished, {f"validation/{n}": v for n, v in held_out.items()})
             if last or finished % train.checkpoint_every_steps == 0:
@@ -183,6 +188,15 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     return Outcome(stopped, finished, start.step, tokens_seen, figures, model)
 
 
+def _bins_in_words(loader: Loader, step: int, bins: int) -> str:
+    epoch, _ = loader.position(step)
+    rows, mixed = loader.rows(epoch), loader.mixed_rows(epoch)
+    return (
+        f"length bins: {rows - mixed:,} of the {rows:,} rows of epoch {epoch + 1} are in batches "
+        f"of one of {bins} bins, the other {mixed:,}, what is left of each bin, in mixed ones"
+    )
+
+
 def _attention_is_padded(job: TrainJob, device: torch.device) -> bool:
     path = choose_path(
         job.rounding.attention,
@@ -202,7 +216,7 @@ def _check_finite(step: int, mlm_loss: float, nsp_loss: float, norm: float) -> N
         return
     raise NonFiniteError(
         step,
-        f"step {step}: MLM loss {mlm_loss:g}, NSP loss {nsp_loss:g}, gradient norm {norm:g}: not "
+        f"step {step}: MLM loss {mlm_loss:g}, pair loss {nsp_loss:g}, gradient norm {norm:g}: not "
         "finite. The step was not applied, and the last checkpoint is from before it. Lower "
         "train.learning_rate, lengthen train.warmup_share, or set train.precision=float32",
     )

@@ -67,7 +67,7 @@ def test_each_phase_starts_from_the_one_before() -> None:
     "changes",
     [
         {"cluster": {"num_cpus": 1, "train_workers": 2}},
-        {"speed": {"batch_mb": 1.0, "prefetch_batches": 0}},
+        {"speed": {"batch_mb": 1.0, "prefetch_batches": 0, "workers": "tasks"}},
         {"rounding": {"micro_batch_tokens": 100, "threads": 1, "compile": True}},
         {"tracking": {"enabled": False}},
         {"store": "elsewhere"},
@@ -86,11 +86,31 @@ def test_a_changed_value_is_in_the_slice_of_its_node_alone() -> None:
         ({"mask": {"probability": 0.2}}, {"mask/128"}),
         ({"vocab": {"size": 99}}, {"vocab"}),
         ({"train": {"learning_rate": 1.0}}, {"pretrain/128"}),
+        ({"train": {"length_bins": 4}}, {"pretrain/128"}),
         ({"evaluate": {"probability": 0.2}}, {"mask/128-heldout", "evaluate"}),
         ({"seeds": {"mask": 3}}, {"mask/128"}),
     ]:
         changed = {n.name: n.config for n in CATALOG.nodes(config(**changes))}
         assert {name for name in plain if plain[name] != changed[name]} == expected
+
+
+def test_sentence_order_is_told_to_what_names_it_and_nothing_else_changes() -> None:
+    plain = {n.name: n.config for n in CATALOG.nodes(config())}
+    order = {n.name: n for n in CATALOG.nodes(config(objective={"pair": "sentence_order"}))}
+    assert order["export"].config == {"pair": "sentence_order"}
+    assert order["evaluate"].config == {**plain["evaluate"], "pair": "sentence_order"}
+    assert plain["export"] == {} and "pair" not in plain["evaluate"]
+
+
+def test_length_bins_go_up_to_the_length_of_the_phase() -> None:
+    phases = [{"max_seq_length": 128}, {"max_seq_length": 512}]
+    nodes = {n.name: n for n in CATALOG.nodes(config(train={"length_bins": 4}, phases=phases))}
+    for length in (128, 512):
+        train = nodes[f"pretrain/{length}"].config["train"]
+        assert (train["length_bins"], train["max_seq_length"]) == (4, length)
+    # Without them the slice is what it was before there were any.
+    plain = {n.name: n for n in CATALOG.nodes(config())}["pretrain/128"].config["train"]
+    assert not {"length_bins", "max_seq_length"} & set(plain)
 
 
 def test_where_files_lie_is_in_no_slice_but_how_they_are_read_is() -> None:

@@ -181,7 +181,8 @@ address, folder, dies, seconds = sys.argv[1:]
 cluster = Cluster(ClusterConfig(address=address or None, num_cpus=2, object_store_mb=100))
 cluster.start()
 context = SimpleNamespace(
-    granted=Granted(2, 0), stop=StopSignal(), progress=SimpleNamespace(note=print)
+    granted=Granted(2, 0), stop=StopSignal(), progress=SimpleNamespace(note=print),
+    node=SimpleNamespace(settings={}),
 )
 jobs = [
     {"number": n, "seconds": float(seconds), "dies": dies if n == 2 else "no"} for n in range(6)

@@ -94,6 +94,36 @@ def test_line(line: Line, clozeline: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
+def test_tasks_make_the_bytes_of_actors(line: Line, clozeline: Run, tmp_path: Path) -> None:
+    clozeline("run", "--until", "mask", f"store={tmp_path}/tasks", "speed.workers=tasks")
+    made, calm = digests(tmp_path / "tasks"), digests(line.store)
+    assert made == {node: calm[node] for node in made} and "mask/64" in made
+
+
+@pytest.mark.timeout(600)
+def test_sentence_order_in_length_bins(line: Line, clozeline: Run, tmp_path: Path) -> None:
+    """Figures and classes go by what is trained; without a word of NSP."""
+    line.copy(tmp_path / "runs/store", without=["pairs", "mask", "pretrain", "evaluate", "export"])
+    done = clozeline("run", "objective=sentence_order", "train.length_bins=4", "train.steps=20")
+    said = done.stdout + done.stderr
+    assert "sentence order accuracy" in said and "NSP" not in said
+    assert "rows of epoch 1 are in batches of one of 4 bins" in said
+    made = manifests(tmp_path / "runs/store")
+    assert "sentence_order_accuracy" in made["evaluate"]["figures"]
+    assert "train/sentence_order_loss" in made["pretrain/64"]["figures"]
+    with closing(sqlite3.connect(tmp_path / "runs/mlflow.db")) as database:
+        keys = {key for (key,) in database.execute("SELECT DISTINCT key FROM metrics")}
+    order = {"train/sentence_order_loss", "validation/sentence_order_accuracy"}
+    assert order | {"heldout/sentence_order_accuracy"} <= keys
+    assert not [key for key in keys if "nsp" in key]
+    found = json.loads(next((tmp_path / "runs/store/export").rglob("config.json")).read_text())
+    assert found["pair_objective"] == "sentence_order"
+    assert found["seq_relationship_classes"] == ["in order", "swapped"]
+    (theirs,) = (line.store / "export").rglob("config.json")
+    assert "pair_objective" not in json.loads(theirs.read_text())
+
+
+@pytest.mark.timeout(600)
 def test_kill_in_the_middle_of_data_stages(
     line: Line, clozeline: Run, corpus: Path, tmp_path: Path
 ) -> None:

@@ -36,6 +36,13 @@ def test_a_model_that_did_not() -> None:
     assert "no better than the majority label" in text
 
 
+def test_sentence_order_goes_by_its_own_name() -> None:
+    order = {k.replace("nsp_", "sentence_order_"): v for k, v in EVALUATE.items()}
+    text = "\n".join(summary_lines({"evaluate": order}))
+    assert "sentence order accuracy  71.2 % of 1,676 held-out pairs" in text
+    assert "better than the majority label" in text and "NSP" not in text
+
+
 def test_lines_are_short_enough_for_a_terminal() -> None:
     pairs = {
         "rows/train": 60_471,

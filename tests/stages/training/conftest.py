@@ -15,7 +15,7 @@ from pyarrow.fs import LocalFileSystem
 
 from model.config import BertConfig
 from stages.training.job import NoHooks, Rounding, TrainConfig, TrainJob
-from stages.training.loader import ShardFile, read_index
+from stages.training.row_groups import ShardFile, read_index
 
 VOCAB_SIZE = 64
 CLS, SEP, MASK = 2, 3, 4

@@ -12,8 +12,8 @@ from pyarrow.fs import LocalFileSystem
 from model.bert import BertForPreTraining, init_weights
 from model.config import BertConfig
 from stages.training.evaluate import evaluate, unigram_log_probabilities
-from stages.training.loader import Limits, RowGroups
 from stages.training.packing import pack
+from stages.training.row_groups import Limits, RowGroups
 
 LOCAL = LocalFileSystem()
 LIMITS = Limits(64, 40)

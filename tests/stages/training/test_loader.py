@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from stages.training.examples import Examples, Ragged, concatenate, offsets_of
-from stages.training.loader import (
+from stages.training.loader import Loader
+from stages.training.prefetch import prefetched
+from stages.training.row_groups import (
     DataError,
     Limits,
-    Loader,
     RowGroups,
     ShardFile,
     count_labels,
     decode,
     read_index,
 )
-from stages.training.prefetch import prefetched
 
 LOCAL = LocalFileSystem()
 LIMITS = Limits(vocab_size=1 << 16, max_length=512)

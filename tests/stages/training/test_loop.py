@@ -17,9 +17,10 @@ from model.bert import BertForPreTraining
 from model.losses import mlm_loss_sum, nsp_loss_sum
 from stages.training.checkpoint import CheckpointMismatchError
 from stages.training.job import Validation
-from stages.training.loader import DataError, Limits, Loader
+from stages.training.loader import Loader
 from stages.training.loop import NonFiniteError, pretrain
 from stages.training.packing import pack
+from stages.training.row_groups import DataError, Limits
 from stages.training.weights import read_weights, weights_of, write_model
 
 ROOT = Path(__file__).parents[3]
@@ -66,9 +67,9 @@ def test_the_loss_of_a_step_is_that_of_the_whole_global_batch(make_job, recorder
 
 # An epoch is 390 rows, 24.4 batches: step 10 lies in epoch 1, step 35 in epoch 2, and
 # a batch that straddles both epochs lies between.
-@pytest.mark.parametrize("broken_at", [13, 24, 38])
-def test_a_resumed_run_equals_an_undisturbed_one_to_the_bit(make_job, recorder, broken_at):
-    train = {"steps": 60, "checkpoint_every_steps": 7}
+@pytest.mark.parametrize(("broken_at", "bins"), [(13, None), (24, None), (38, None), (38, 4)])
+def test_a_resumed_run_equals_an_undisturbed_one_to_the_bit(make_job, recorder, broken_at, bins):
+    train = {"steps": 60, "checkpoint_every_steps": 7, "length_bins": bins, "max_seq_length": 40}
     undisturbed, broken, resumed = recorder(), recorder(break_at=broken_at), recorder()
     whole = pretrain(make_job(train=train, folder="whole"), undisturbed)
 
@@ -82,7 +83,7 @@ def test_a_resumed_run_equals_an_undisturbed_one_to_the_bit(make_job, recorder, 
         assert loss == undisturbed.losses()[step], step
     assert same_weights(whole.model, rest.model)
     assert rest.tokens_seen == whole.tokens_seen
-    assert not resumed.notices
+    assert [notice.split(":")[0] for notice in resumed.notices] == ["length bins"] * bool(bins)
 
 
 def test_dropout_is_part_of_what_is_resumed(make_job, recorder):
@@ -234,13 +235,14 @@ def test_bf16_stays_close_to_float32(make_job, recorder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [16, 1])
-def test_two_workers_give_the_curve_of_one(make_job, recorder, tmp_path, batch_size):
+@pytest.mark.parametrize(("batch_size", "bins"), [(16, None), (1, None), (16, 4)])
+def test_two_workers_give_the_curve_of_one(make_job, recorder, tmp_path, batch_size, bins):
     """With one row a step, one of two ranks holds no example."""
-    train = {"steps": 50, "global_batch_size": batch_size, "checkpoint_every_steps": 30}
+    changed = {"global_batch_size": batch_size, "length_bins": bins, "max_seq_length": 40}
+    train = {"steps": 50, "checkpoint_every_steps": 30, **changed}
     alone = recorder()
     pretrain(make_job(train=train, model=WITHOUT_DROPOUT, folder="alone"), alone)
-    two = run_workers(tmp_path, 2, {"global_batch_size": batch_size})
+    two = run_workers(tmp_path, 2, changed)
     assert len(two["losses"]) == 50
     for step, loss in alone.losses().items():
         assert two["losses"][str(step)] == pytest.approx(loss, rel=1e-5), step

@@ -14,8 +14,8 @@ from pyarrow.fs import LocalFileSystem
 
 from model.config import BertConfig
 from stages.training.job import NoHooks, Rounding, TrainConfig, TrainJob
-from stages.training.loader import read_index
 from stages.training.loop import pretrain
+from stages.training.row_groups import read_index
 from stages.training.weights import weights_of
 
 
