@@ -11,6 +11,8 @@ from stages.text.streams import DamagedFile, lines, read_pieces, to_utf8, whole
 
 SNIPPET_BYTES = 200
 
+ID_CHARACTERS = 2000
+
 
 @dataclass(frozen=True)
 class ReadOptions:
@@ -208,7 +210,12 @@ def dotted_splits(path: str) -> list[tuple[str, str]]:
 
 
 def record_id(value: object, where: str) -> str:
-    """A record's own id where it is a string or number that can be stored, else its place."""
+    """A record's own id where it is a string or number that can be stored, else its place.
+
+    One of more than `ID_CHARACTERS` is none: ids of a whole shard are held at once.
+    """
+    if isinstance(value, str) and len(value) > ID_CHARACTERS:
+        return where
     if isinstance(value, str) and value:
         return value.encode("utf-8", "backslashreplace").decode()
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else where

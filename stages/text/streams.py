@@ -180,8 +180,9 @@ def to_utf8(
         for piece in remaining:
             yield decoder.decode(piece).encode("utf-8", "surrogatepass")
         yield decoder.decode(b"", final=True).encode("utf-8", "surrogatepass")
-    except UnicodeDecodeError as error:
-        raise DamagedFile("undecodable", f"not {encoding}: {error.reason}") from error
+    except UnicodeError as error:
+        why = getattr(error, "reason", error)
+        raise DamagedFile("undecodable", f"not {encoding}: {why}") from error
 
 
 def whole(pieces: Iterable[bytes], max_bytes: int) -> tuple[bytes | None, DamagedFile | None]:
