@@ -33,22 +33,31 @@ SMALL_GROUP_BYTES = 16_000_000
 
 
 def parquet_records(path: str, compression: str, options: ReadOptions) -> Iterator[Record | Reject]:
-    """Rows of a Parquet file, batch by batch. A compressed file is unpacked in memory first."""
+    """Rows of a Parquet file, batch by batch. A compressed file is unpacked in memory first.
+
+    Of a damaged row group, what stands before the damage is read, and the rest is one reject.
+    """
     row = 0
     names = [n for n in (options.text_field, options.id_field, options.source_field) if n]
     try:
         with _parquet_file(_source(path, compression, options), names) as file:
-            batches = file.iter_batches(
-                _rows_a_batch(file, options),
-                # A nested field has its dotted path as its name; an unknown name selects nothing.
-                columns=[n for n in names if _find(file.schema_arrow, n) is not None],
-            )
             if _find(file.schema_arrow, options.text_field) is None:
                 yield from _missing(file.schema_arrow, row, file.metadata.num_rows, options)
                 return
-            for batch in batches:
-                yield from _rows(batch, row, options)
-                row += batch.num_rows
+            # A nested field has its dotted path as its name.
+            found = [n for n in names if _find(file.schema_arrow, n) is not None]
+            rows = _rows_a_batch(file, options)
+            for group in range(file.num_row_groups):
+                end = row + file.metadata.row_group(group).num_rows
+                try:
+                    for batch in file.iter_batches(rows, row_groups=[group], columns=found):
+                        yield from _rows(batch, row, options)
+                        row += batch.num_rows
+                except (OSError, pa.ArrowException) as error:
+                    # What is wrong with a row group costs no other one.
+                    reason = "unreadable" if row == 0 else "damaged"
+                    yield Reject(reason, f"rows {row} to {end - 1}", str(error))
+                row = end
     except DamagedFile as damage:
         yield Reject(damage.reason, "", str(damage))
     except (OSError, pa.ArrowException) as error:
