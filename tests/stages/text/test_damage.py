@@ -301,3 +301,21 @@ def test_many_small_records_fill_a_batch(tmp_path: Path) -> None:
     path.write_text('{"text": "a"}\n' * 3000)
     (split,) = splits(list_files([str(path)]))
     assert max(batch.records for batch in read(split, ReadOptions(batch_bytes=10_000))) <= 100
+
+
+def test_a_bomb_in_a_range_of_a_dump(tmp_path: Path) -> None:
+    path = tmp_path / "a.xml.bz2"
+    packer = bz2.BZ2Compressor(9)
+    head = packer.compress(b"<mediawiki>\n<page>")
+    zeros = b"".join(packer.compress(bytes(1_000_000)) for _ in range(50))
+    path.write_bytes(head + zeros + packer.flush())
+    options = ReadOptions(max_record_bytes=1_000_000, start=0, end=path.stat().st_size)
+    tracemalloc.start()
+    try:
+        (reject,) = FORMATS["mediawiki"](str(path), "bz2", options)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert isinstance(reject, Reject)
+    assert reject.reason == "damaged"
+    assert peak < 10_000_000
