@@ -93,7 +93,9 @@ def text_records(path: str, compression: str, options: ReadOptions) -> Iterator[
     pieces = text_pieces(path, compression, options)
     text, damage = whole(pieces, options.max_record_bytes)
     if text is None:
-        yield too_large("", options)
+        reject = too_large("", options)
+        hint = ": if it holds several documents, set corpus.format to how they are set apart"
+        yield reject._replace(detail=reject.detail + hint)
     elif text or not damage:
         yield Record("", text)
     if damage:
