@@ -54,7 +54,7 @@ def _known_encoding(value: str) -> str:
         # Of Python's codecs some are between bytes, or for names of hosts.
         if codecs.lookup(value).name in ("idna", "punycode"):
             raise LookupError
-        b"a".decode(value)
+        bytes(4).decode(value)
     except (LookupError, UnicodeError):
         raise ValueError(
             f"{value!r} is no encoding that Python knows: try utf-8, latin-1, cp1252 or {DETECT}"

@@ -117,6 +117,11 @@ def test_wrong_values_are_refused_with_their_key(override: str, said: str) -> No
     assert override.partition("=")[0] in message
 
 
+@pytest.mark.parametrize("name", ["utf-16", "utf-32-be", "latin-1", "cp932", "hz", "detect"])
+def test_encodings_of_text_are_taken(name: str) -> None:
+    assert CorpusConfig(encoding=name).encoding == name
+
+
 def test_a_wrong_value_of_a_source_is_named_by_its_place() -> None:
     sources = "corpus.sources=[{paths:[a]},{paths:[b],format:jsnol}]"
     with pytest.raises(

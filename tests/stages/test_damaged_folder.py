@@ -55,7 +55,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
             (folder / "long").write_bytes(text.replace(TEXTS[20].encode(), LONG.strip().encode()))
         os.mkfifo(folder / "fifo")
         (folder / "loop").symlink_to("loop")
-        (folder / "up").symlink_to("..")
+        (folder / "again").symlink_to(".")
         (folder / "gone").symlink_to("nothing")
         if format == "text":
             with socket.socket(socket.AF_UNIX) as bound:
