@@ -31,7 +31,10 @@ DEFAULT = "default"
 class Group(BaseModel):
     """Base of every configuration group: frozen, strict about unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    # Numbers are finite: JSON, in which configs are fingerprinted, has no others.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False
+    )
 
 
 class ClusterConfig(Group):

@@ -104,7 +104,8 @@ def _block(
     key = ".".join(map(str, location))
     where = f" ({_where(key, origins)})"
     if item["type"] == "value_error":
-        return str(item["ctx"]["error"])
+        said = str(item["ctx"]["error"])
+        return said if key in said else f"{key}{where}: {said}"
     if item["type"] == "extra_forbidden":
         return _no_key(key, where, location, schema, groups)
     field = _at(schema, location)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.config import RunConfig
 from pipeline.stage import Json, Node, RawInput, Resources, Stage
-from stages.config import INHERITED, Config, PhaseConfig
+from stages.config import INHERITED, Config, CorpusConfig, PhaseConfig
 from stages.plugins import plugin_source
 from stages.summary import summary_lines
 
@@ -183,6 +183,7 @@ def _shard(config: Config) -> Node:
     if ":" in sentences:
         plugins = {"plugins": {"corpus.sentences": plugin_source("corpus.sentences", sentences)}}
     corpus = {key: value for key, value in whole.items() if key not in outside}
+    corpus |= _in_effect(config.corpus)
     if config.corpus.sources:
         corpus["sources"] = [
             source.model_dump(mode="json", exclude={"paths"})
@@ -198,6 +199,20 @@ def _shard(config: Config) -> Node:
         },
         raw=_listing(config),
     )
+
+
+def _in_effect(corpus: CorpusConfig) -> dict[str, Any]:
+    """Keys that act only with others, as far as they do: setting one that does not makes nothing
+    anew."""
+    languages = sorted(corpus.languages)
+    near = corpus.near_duplicates
+    alone = set() if corpus.quality.min_stop_words is not None else {"stop_words"}
+    return {
+        "languages": languages,
+        "min_language_probability": corpus.min_language_probability if languages else None,
+        "near_duplicates": near.model_dump(mode="json") if near.enabled else None,
+        "quality": corpus.quality.model_dump(mode="json", exclude=alone),
+    }
 
 
 def _listing(config: Config) -> Callable[[], RawInput]:
@@ -265,6 +280,7 @@ def _mask(config: Config, phase: PhaseConfig) -> Node:
     mask = config.mask.model_dump(mode="json")
     if config.mask.strategy != "span":
         mask = {key: value for key, value in mask.items() if not key.startswith("span_")}
+    mask["never"] = sorted(set(config.mask.never))
     mask["max_predictions"] = config.mask.max_predictions or _cap(
         config.mask.probability, phase.max_seq_length
     )

@@ -31,6 +31,7 @@ _PLUGIN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 Sample = Annotated[float, Field(gt=0.0, le=1.0)]
+Repeat = Annotated[int, Field(ge=1, le=1000)]
 
 FORMATS = ("auto", *(name for name in get_args(Format) if name != "python"))
 """How files are read; "auto" goes by the endings of `stages.text.listing.ENDINGS`."""
@@ -50,8 +51,11 @@ def _known_encoding(value: str) -> str:
     if value == DETECT:
         return value
     try:
-        codecs.lookup(value)
-    except LookupError:
+        # Of Python's codecs some are between bytes, or for names of hosts.
+        if codecs.lookup(value).name in ("idna", "punycode"):
+            raise LookupError
+        bytes(4).decode(value)
+    except (LookupError, UnicodeError):
         raise ValueError(
             f"{value!r} is no encoding that Python knows: try utf-8, latin-1, cp1252 or {DETECT}"
         ) from None
@@ -60,6 +64,7 @@ def _known_encoding(value: str) -> str:
 
 FormatName = Annotated[str, AfterValidator(_known_format)]
 Encoding = Annotated[str, AfterValidator(_known_encoding)]
+FieldName = Annotated[str, Field(min_length=1)]
 
 
 class SourceConfig(Group):
@@ -70,12 +75,12 @@ class SourceConfig(Group):
     )
     paths: tuple[str, ...] = Field(description="As corpus.paths.", min_length=1)
     format: FormatName | None = Field(None, description="As corpus.format.")
-    text_field: str | None = Field(None, description="As corpus.text_field.")
+    text_field: FieldName | None = Field(None, description="As corpus.text_field.")
     id_field: str | None = Field(None, description="As corpus.id_field.")
     source_field: str | None = Field(None, description="As corpus.source_field.")
     encoding: Encoding | None = Field(None, description="As corpus.encoding.")
     sample: Sample | None = Field(None, description="As corpus.sample.")
-    repeat: PositiveInt | None = Field(None, description="As corpus.repeat.")
+    repeat: Repeat | None = Field(None, description="As corpus.repeat.")
 
 
 INHERITED = ("format", "text_field", "id_field", "source_field", "encoding", "sample", "repeat")
@@ -201,6 +206,12 @@ class QualityConfig(Group):
                     f"corpus.quality.min_{name}={least} is above corpus.quality.max_{name}="
                     f"{most}: no document would be left"
                 )
+        if (self.min_stop_words or 0) > len(set(self.stop_words)):
+            raise ValueError(
+                f"corpus.quality.min_stop_words={self.min_stop_words} is more than the "
+                f"{len(set(self.stop_words))} words of corpus.quality.stop_words: no document "
+                "would be left"
+            )
         return self
 
 
@@ -243,7 +254,7 @@ class CorpusConfig(Group):
         "<doc>...</doc>; mediawiki: XML dumps; wikitext: articles under = Title =; auto: by the "
         "name's ending.",
     )
-    text_field: str = Field(
+    text_field: FieldName = Field(
         "text", description='Column or key that holds the text; "article.body" in nested data.'
     )
     id_field: str | None = Field(
@@ -260,7 +271,7 @@ class CorpusConfig(Group):
         description="Share of documents kept, chosen by a hash of their content: the same ones in "
         "any files.",
     )
-    repeat: PositiveInt = Field(
+    repeat: Repeat = Field(
         1,
         description="Copies of each training document, made after deduplication; validation "
         "documents are never repeated.",
@@ -377,6 +388,17 @@ class CorpusConfig(Group):
             f"corpus.sentences={value} is no way to split sentences: use icu, sentencex, lines, or "
             "package.module:function"
         )
+
+    @field_validator("languages")
+    @classmethod
+    def _codes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for code in value:
+            if not re.fullmatch("[a-z]{2,3}", code):
+                raise ValueError(
+                    f"corpus.languages: {code} is no ISO 639 code: two or three small letters, as "
+                    "en or de"
+                )
+        return value
 
     @field_validator("language")
     @classmethod
@@ -539,6 +561,13 @@ class MaskConfig(Group):
         "SpanBERT; false: each token by itself.",
     )
     copies: PositiveInt = Field(1, description="Masked copies of each row; copy k is for pass k.")
+
+    @field_validator("never")
+    @classmethod
+    def _entries(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if "" in value:
+            raise ValueError("mask.never holds an empty text, which is no entry: leave it out")
+        return value
 
     @model_validator(mode="after")
     def _shares(self) -> Self:

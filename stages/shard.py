@@ -143,7 +143,7 @@ def _check_readable(tally: Tally, settings: Mapping[str, Any]) -> None:
         reasons = ", ".join(f"{n} {reason}" for reason, n in tally.rejects.items()) or "none found"
         raise StageError(
             f"no document is left of {tally.counts['in']} ({reasons}): "
-            "check corpus.paths, corpus.format and corpus.min_characters"
+            "check corpus.paths, corpus.format, corpus.min_characters and rules that refuse them"
         )
 
 

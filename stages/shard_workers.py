@@ -20,7 +20,7 @@ from stages.scratch import write_scratch_buffer, write_scratch_json
 from stages.shard_tally import EXAMPLES_A_REASON, Clock, Tally, preparing_options, quarantined
 from stages.shuffle import Dropped, Layout, merged_ranges
 from stages.tables import write_table
-from stages.text.language import MissingLibraryError
+from stages.text.language import MissingLibraryError, UnknownLanguageError
 from stages.text.listing import Split
 from stages.text.near_duplicates import band_rows
 from stages.text.pieces import write_piece
@@ -154,7 +154,7 @@ class Reader:
         """What is left of the documents; those that are dropped are counted."""
         try:
             prepared = prepare_documents(documents["text"], preparing_options(self._config, format))
-        except MissingLibraryError as error:
+        except (MissingLibraryError, UnknownLanguageError) as error:
             raise JobFailed(str(error)) from None
         tally.cleaning.update(prepared.counts)
         tally.languages.update(prepared.languages)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from stages.text.records import (
+    ID_CHARACTERS,
     ReadOptions,
     Record,
     Reject,
@@ -27,24 +28,36 @@ ARROW_FILE_HEAD = 8
 UNPACKED_LIMIT = 8
 """A compressed columnar file is unpacked in memory up to this many times `max_record_bytes`."""
 
+SMALL_GROUP_BYTES = 16_000_000
+"""Of a row group that is read as dictionaries the reader holds all: several times its size."""
+
 
 def parquet_records(path: str, compression: str, options: ReadOptions) -> Iterator[Record | Reject]:
-    """Rows of a Parquet file, batch by batch. A compressed file is unpacked in memory first."""
+    """Rows of a Parquet file, batch by batch. A compressed file is unpacked in memory first.
+
+    Of a damaged row group, what stands before the damage is read, and the rest is one reject.
+    """
     row = 0
+    names = [n for n in (options.text_field, options.id_field, options.source_field) if n]
     try:
-        with pq.ParquetFile(_source(path, compression, options)) as file:
-            names = [n for n in (options.text_field, options.id_field, options.source_field) if n]
-            batches = file.iter_batches(
-                _rows_a_batch(file, options),
-                # A nested field has its dotted path as its name; an unknown name selects nothing.
-                columns=[n for n in names if _find(file.schema_arrow, n) is not None],
-            )
+        with _parquet_file(_source(path, compression, options), names) as file:
             if _find(file.schema_arrow, options.text_field) is None:
                 yield from _missing(file.schema_arrow, row, file.metadata.num_rows, options)
                 return
-            for batch in batches:
-                yield from _rows(batch, row, options)
-                row += batch.num_rows
+            # A nested field has its dotted path as its name.
+            found = [n for n in names if _find(file.schema_arrow, n) is not None]
+            rows = _rows_a_batch(file, options)
+            for group in range(file.num_row_groups):
+                end = row + file.metadata.row_group(group).num_rows
+                try:
+                    for batch in file.iter_batches(rows, row_groups=[group], columns=found):
+                        yield from _rows(batch, row, options)
+                        row += batch.num_rows
+                except (OSError, pa.ArrowException) as error:
+                    # What is wrong with a row group costs no other one.
+                    reason = "unreadable" if row == 0 else "damaged"
+                    yield Reject(reason, f"rows {row} to {end - 1}", str(error))
+                row = end
     except DamagedFile as damage:
         yield Reject(damage.reason, "", str(damage))
     except (OSError, pa.ArrowException) as error:
@@ -88,6 +101,27 @@ def _source(path: str, compression: str, options: ReadOptions) -> Any:
     return pa.BufferReader(content)
 
 
+def _parquet_file(source: Any, names: list[str]) -> pq.ParquetFile:
+    """A file whose columns `names` come as dictionaries where its row groups are small.
+
+    A text that many rows share is stored once: unpacked for each of them, a few megabytes in a file
+    could be many gigabytes in memory. Where a row group is large, most of it is stored unshared.
+    """
+    file = pq.ParquetFile(source)
+    metadata = file.metadata
+    largest = max((g.total_byte_size for g in _groups(metadata)), default=0)
+    columns = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    strings = {column.path for column in columns if column.physical_type == "BYTE_ARRAY"}
+    once = [name for name in names if name in strings]
+    if largest > SMALL_GROUP_BYTES or not once:
+        return file
+    return pq.ParquetFile(source, metadata=metadata, read_dictionary=once)
+
+
+def _groups(metadata: pq.FileMetaData) -> list[pq.RowGroupMetaData]:
+    return [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+
+
 def _arrow_batches(source: Any) -> Iterator[pa.RecordBatch]:
     head = source.read(ARROW_FILE_HEAD)
     source.seek(0)
@@ -107,8 +141,7 @@ def _arrow_batches(source: Any) -> Iterator[pa.RecordBatch]:
 
 def _rows_a_batch(file: pq.ParquetFile, options: ReadOptions) -> int:
     """Rows that unpack to about a batch, by the densest row group's figures."""
-    metadata = file.metadata
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    groups = _groups(file.metadata)
     dense = max((g.total_byte_size / max(g.num_rows, 1) for g in groups), default=1.0)
     return max(1, min(65_536, int(options.batch_bytes / max(dense, 1.0))))
 
@@ -134,15 +167,13 @@ def _missing(
 
 def _rows(batch: pa.RecordBatch, row: int, options: ReadOptions) -> Iterator[Record | Reject]:
     text = _column(batch, options.text_field)
-    if pa.types.is_dictionary(text.type):
-        text = text.cast(text.type.value_type)
-    if not _is_text(text.type):
+    kind = text.type.value_type if pa.types.is_dictionary(text.type) else text.type
+    if not _is_text(kind):
         for i in range(len(text)):
-            detail = f"column {options.text_field!r} holds {text.type}, not strings"
+            detail = f"column {options.text_field!r} holds {kind}, not strings"
             yield Reject("not_text", f"row {row + i}", detail)
         return
-    # As bytes: the formats do not promise that their strings are UTF-8.
-    values = text.cast(pa.large_binary()).to_pylist()
+    values = _bytes(text)
     ids = _values(batch, options.id_field)
     sources = _values(batch, options.source_field)
     for i, (value, own, source) in enumerate(zip(values, ids, sources, strict=True), start=row):
@@ -159,12 +190,27 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
     if not name or _find(batch.schema, name) is None:
         return [None] * batch.num_rows
     column = _column(batch, name)
-    if pa.types.is_nested(column.type):
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_nested(kind):
         return [None] * batch.num_rows
-    if _is_text(column.type):
-        raw = column.cast(pa.large_binary()).to_pylist()
-        return [None if v is None else v.decode("utf-8", "backslashreplace") for v in raw]
+    if _is_text(kind):
+        # Of a longer id that is none anyway, so much is enough to see it.
+        return [
+            None if v is None else v[: 4 * (ID_CHARACTERS + 1)].decode("utf-8", "backslashreplace")
+            for v in _bytes(column)
+        ]
     return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _bytes(column: pa.Array) -> list[bytes | None]:
+    """Values of a column of strings as bytes: the formats do not promise that they are UTF-8.
+
+    Equal values of a dictionary are one object.
+    """
+    if not pa.types.is_dictionary(column.type):
+        return column.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
+    words = column.dictionary.cast(pa.large_binary()).to_pylist()
+    return [None if i is None else words[i] for i in column.indices.to_pylist()]
 
 
 def _find(fields: Any, path: str) -> list[str] | None:

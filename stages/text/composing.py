@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import re
+import sys
 import unicodedata
 from collections import Counter
 
@@ -94,6 +97,31 @@ def _indic_inert(data: Bytes, at: Positions) -> Flags:
     return inert
 
 
+LONG_RUN = 128
+"""Marks on one letter, beyond which they are put in order here: Unicode calls 30 more than enough,
+and `unicodedata` takes time with the square of their number, hours for a few megabytes."""
+
+
+@functools.cache
+def _marks(least: int) -> re.Pattern[str]:
+    """So many combining marks, or more, in a row."""
+    found = "".join(map(re.escape, filter(unicodedata.combining, map(chr, range(sys.maxunicode)))))
+    return re.compile(f"[{found}]{{{least},}}")
+
+
+def _nfc(text: str) -> str:
+    """As `unicodedata.normalize` gives it, in time that grows with the length alone."""
+    # A long run holds several of the characters that are looked at, side by side.
+    if len(text) > LONG_RUN and _marks(2).search(text[:: LONG_RUN // 4]):
+        text = _marks(LONG_RUN).sub(_in_order, text)
+    return unicodedata.normalize("NFC", text)
+
+
+def _in_order(run: re.Match[str]) -> str:
+    parts = "".join(unicodedata.normalize("NFD", mark) for mark in run[0])
+    return "".join(sorted(parts, key=unicodedata.combining))
+
+
 def compose(data: Bytes, offsets: Offsets, counts: Counter[str]) -> tuple[Bytes, Offsets]:
     """NFC of each text; counts "nfc_documents", those that it changed."""
     candidates = nfc_candidates(data, offsets)
@@ -103,7 +131,7 @@ def compose(data: Bytes, offsets: Offsets, counts: Counter[str]) -> tuple[Bytes,
     for index in candidates.tolist():
         start, end = int(offsets[index]), int(offsets[index + 1])
         text = data[start:end].tobytes().decode()
-        composed = unicodedata.normalize("NFC", text)
+        composed = _nfc(text)
         if composed != text:
             pieces += [data[done:start].tobytes(), composed.encode()]
             lengths[index] = len(pieces[-1])

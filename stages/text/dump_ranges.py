@@ -114,7 +114,10 @@ def _unpacked(file: BinaryIO, start: int, end: int) -> Iterator[tuple[bool, byte
                 read += len(packed)
             if not packed:
                 raise DamagedFile("truncated", "bz2 data end too early")
-            yield own, stream.decompress(packed)
+            # In pieces: a file of a megabyte may unpack to many gigabytes.
+            yield own, stream.decompress(packed, PIECE_BYTES)
+            while not (stream.eof or stream.needs_input):
+                yield own, stream.decompress(b"", PIECE_BYTES)
             packed = stream.unused_data
         if not packed:
             packed = file.read(PIECE_BYTES)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stages.text.records import ReadOptions, Record, Reject, snippet, too_large
+from stages.text.records import ReadOptions, Record, Reject, record_id, snippet, too_large
 from stages.text.streams import DamagedFile, lines, read_pieces, to_utf8
 
 _DOC = re.compile(rb"<doc( .*)>$")
@@ -111,7 +111,7 @@ class Gathering:
         where = f"line {self.line}"
         if self._size > self._options.max_record_bytes:
             return too_large(where, self._options)
-        return Record(own or where, self.text())
+        return Record(record_id(own, where), self.text())
 
 
 def _lines(path: str, compression: str, options: ReadOptions) -> Iterator[tuple[int, bytes | None]]:

@@ -40,6 +40,10 @@ class MissingLibraryError(ImportError):
     """An extra is not installed; the message says how to get it."""
 
 
+class UnknownLanguageError(ValueError):
+    """A language that the model does not know; the message names those that it does."""
+
+
 class Guess(NamedTuple):
     """A language (ISO 639 code) and its probability; "und" and 0 where nothing tells."""
 
@@ -78,7 +82,8 @@ def accept_languages(texts: pa.Array, options: LanguageOptions) -> Accepted:
 
     Raises:
         MissingLibraryError: py3langid is not installed.
-        ValueError: a language the model does not know, a null text, or a column not of strings.
+        UnknownLanguageError: a language the model does not know.
+        ValueError: a null text, or a column not of strings.
     """
     if not options.languages:
         return Accepted(pa.array(np.ones(len(texts), np.bool_)), {}, {}, [])
@@ -108,12 +113,12 @@ def check_languages(languages: Sequence[str]) -> None:
     """Refuse what the model does not know.
 
     Raises:
-        ValueError: names the codes that there are.
+        UnknownLanguageError: names the codes that there are.
     """
     known = dict.fromkeys(_model().classes)
     unknown = [language for language in languages if language not in known]
     if unknown:
-        raise ValueError(
+        raise UnknownLanguageError(
             f"corpus.languages: {', '.join(unknown)} unknown; there are {' '.join(known)}"
         )
 

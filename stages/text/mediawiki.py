@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from stages.text.dump_ranges import page_pieces
 from stages.text.records import (
-    SNIPPET_BYTES,
     ReadOptions,
     Record,
     Reject,
@@ -105,14 +104,14 @@ def _page_record(
         return Reject("damaged", where, f"not well-formed XML: {error}", snippet(content))
     where = record_id(page.id, where)
     if page.redirect or _REDIRECT.match(page.markup):
-        return Reject("redirect", where, page.title, page.markup[:SNIPPET_BYTES])
+        return Reject("redirect", where, page.title, snippet(page.markup.encode()))
     if page.namespace != "0" or page.model != "wikitext":
         detail = f"{page.title}: namespace {page.namespace}, {page.model}"
         return Reject("not_an_article", where, detail)
     try:
         return Record(where, plain_text(page.markup, hidden).encode())
     except UnparsableMarkup as error:
-        return Reject("unparsable", where, f"{page.title}: {error}", page.markup[:SNIPPET_BYTES])
+        return Reject("unparsable", where, f"{page.title}: {error}", snippet(page.markup.encode()))
 
 
 def parse_page(content: bytes) -> Page:

@@ -64,6 +64,12 @@ UNREADABLE = frozenset(
 )
 """Reasons that speak of damage; "empty" does not. A stage fails when these are too many."""
 
+PART = 1000
+"""Characters of each part of a quarantined example."""
+
+RECORD_BYTES = 100
+"""What a record holds in memory beside its text, so that a batch of many small ones is full too."""
+
 EXAMPLES = 3
 """Quarantined examples kept of each reason in a batch."""
 
@@ -128,7 +134,7 @@ class Batch:
 
 
 def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
-    """Read a work item in batches of about `options.batch_bytes`.
+    """Read a work item in batches of about `options.batch_bytes`, `RECORD_BYTES` a record counted.
 
     A bad record or file is counted, never raised.
 
@@ -221,12 +227,12 @@ class _Gathered:
         self.sources.append(record.source or source)
         self.ids.append(record.id)
         self.texts.append(record.text)
-        self.size += len(record.text)
+        self.size += len(record.text) + RECORD_BYTES
 
     def reject(self, source: str, reject: Reject) -> None:
         self.rejects[reject.reason] += 1
         if self.rejects[reject.reason] <= EXAMPLES:
-            clean = [part.encode("utf-8", "backslashreplace").decode() for part in reject]
+            clean = [part[:PART].encode("utf-8", "backslashreplace").decode() for part in reject]
             reason, where, detail, start = clean
             self.examples.append(Example(reason, source, where, detail, start))
 

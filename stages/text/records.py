@@ -11,6 +11,8 @@ from stages.text.streams import DamagedFile, lines, read_pieces, to_utf8, whole
 
 SNIPPET_BYTES = 200
 
+ID_CHARACTERS = 2000
+
 
 @dataclass(frozen=True)
 class ReadOptions:
@@ -91,7 +93,9 @@ def text_records(path: str, compression: str, options: ReadOptions) -> Iterator[
     pieces = text_pieces(path, compression, options)
     text, damage = whole(pieces, options.max_record_bytes)
     if text is None:
-        yield too_large("", options)
+        reject = too_large("", options)
+        hint = ": if it holds several documents, set corpus.format to how they are set apart"
+        yield reject._replace(detail=reject.detail + hint)
     elif text or not damage:
         yield Record("", text)
     if damage:
@@ -208,7 +212,12 @@ def dotted_splits(path: str) -> list[tuple[str, str]]:
 
 
 def record_id(value: object, where: str) -> str:
-    """A record's own id where it is a string or number that can be stored, else its place."""
+    """A record's own id where it is a string or number that can be stored, else its place.
+
+    One of more than `ID_CHARACTERS` is none: ids of a whole shard are held at once.
+    """
+    if isinstance(value, str) and len(value) > ID_CHARACTERS:
+        return where
     if isinstance(value, str) and value:
         return value.encode("utf-8", "backslashreplace").decode()
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else where

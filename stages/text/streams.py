@@ -15,9 +15,9 @@ import os
 import stat
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -74,18 +74,40 @@ def read_pieces(
         if start:
             stream.seek(start)
         left = sys.maxsize if end is None else end - start
+        given = 0
         while left > 0:
             try:
                 piece = read(min(PIECE_BYTES, left))
             except EOFError as error:
                 raise DamagedFile("truncated", f"{compression} data end too early") from error
             except (OSError, zlib.error, lzma.LZMAError) as error:
+                if compression == "zstd":
+                    yield from _before_damage(path, given)
                 short = "runcated" in str(error)
                 raise DamagedFile("truncated" if short else "damaged", str(error)) from error
             if not piece:
                 return
             left -= len(piece)
+            given += len(piece)
             yield piece
+
+
+def _before_damage(path: str, given: int) -> Iterator[bytes]:
+    """What can be read of a zstd file after its first `given` bytes.
+
+    A read that fails gives nothing of what it had, so smaller ones try again.
+    """
+    for size in (1024, 1):
+        with open_raw(path) as raw, _decompressed(raw, "zstd") as stream:
+            try:
+                skipped = 0
+                while skipped < given:
+                    skipped += len(stream.read(min(PIECE_BYTES, given - skipped)))
+                while piece := stream.read(size):
+                    given += len(piece)
+                    yield piece
+            except OSError:
+                continue
 
 
 def open_raw(path: str) -> Any:
@@ -107,14 +129,55 @@ def _decompressed(raw: Any, compression: str) -> Any:
     if compression == "gzip":
         return gzip.GzipFile(fileobj=raw)
     if compression == "bz2":
-        return bz2.BZ2File(raw)
+        return _Streams(raw, bz2.BZ2Decompressor)
     if compression == "xz":
-        return lzma.LZMAFile(raw)
+        return _Streams(raw, lzma.LZMADecompressor)
     if compression == "zstd":
         return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
     if compression:
         raise ValueError(f"unknown compression {compression!r}")
     return raw
+
+
+class _Streams:
+    """One compressed stream after another.
+
+    `bz2.BZ2File` and `lzma.LZMAFile` end without a word at a stream whose head is damaged.
+    """
+
+    def __init__(self, raw: Any, new: Callable[[], Any]) -> None:
+        self._raw = raw
+        self._new = new
+        self._stream = new()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._raw.close()
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes, b"" at the end.
+
+        Raises:
+            EOFError: a stream ends too early.
+            OSError, lzma.LZMAError: a stream is damaged.
+        """
+        while True:
+            packed = b""
+            if self._stream.eof:
+                packed = self._stream.unused_data or self._raw.read(PIECE_BYTES)
+                while packed and not packed.strip(b"\0"):  # padding
+                    packed = self._raw.read(PIECE_BYTES)
+                if not packed:
+                    return b""
+                self._stream, packed = self._new(), packed.lstrip(b"\0")
+            elif self._stream.needs_input:
+                packed = self._raw.read(PIECE_BYTES)
+                if not packed:
+                    raise EOFError
+            if piece := self._stream.decompress(packed, size):
+                return bytes(piece)
 
 
 def open_seekable(path: str) -> Any:
@@ -180,8 +243,9 @@ def to_utf8(
         for piece in remaining:
             yield decoder.decode(piece).encode("utf-8", "surrogatepass")
         yield decoder.decode(b"", final=True).encode("utf-8", "surrogatepass")
-    except UnicodeDecodeError as error:
-        raise DamagedFile("undecodable", f"not {encoding}: {error.reason}") from error
+    except UnicodeError as error:
+        why = getattr(error, "reason", error)
+        raise DamagedFile("undecodable", f"not {encoding}: {why}") from error
 
 
 def whole(pieces: Iterable[bytes], max_bytes: int) -> tuple[bytes | None, DamagedFile | None]:

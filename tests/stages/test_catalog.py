@@ -73,6 +73,11 @@ def test_each_phase_starts_from_the_one_before() -> None:
         {"store": "elsewhere"},
         {"train": {"checkpoint_every_steps": 1, "log_every_steps": 1, "keep_checkpoints": 9}},
         {"corpus": {"kind": "python_docs", "max_unreadable_share": 0.5}},
+        {"corpus": {"kind": "python_docs", "near_duplicates": {"threshold": 0.5}}},
+        {"corpus": {"kind": "python_docs", "min_language_probability": 0.9, "language": "de"}},
+        {"corpus": {"kind": "python_docs", "quality": {"stop_words": ["a"]}}},
+        {"speed": {"tokenizer": "tokenizers"}},
+        {"mask": {"span_words": 5}},
     ],
 )
 def test_what_changes_no_result_is_in_no_slice(changes: dict[str, object]) -> None:
@@ -111,6 +116,20 @@ def test_length_bins_go_up_to_the_length_of_the_phase() -> None:
     # Without them the slice is what it was before there were any.
     plain = {n.name: n for n in CATALOG.nodes(config())}["pretrain/128"].config["train"]
     assert not {"length_bins", "max_seq_length"} & set(plain)
+
+
+def test_what_acts_with_others_counts_with_them() -> None:
+    def shard(**corpus: object) -> dict[str, object]:
+        return dict(CATALOG.nodes(config(corpus={"paths": ["a"], **corpus}))[0].config)
+
+    for plain, changes in (
+        ({"near_duplicates": {"enabled": True}}, {"enabled": True, "threshold": 0.5}),
+        ({"quality": {"min_stop_words": 1}}, {"min_stop_words": 1, "stop_words": ["a"]}),
+    ):
+        (key,) = plain
+        assert shard(**plain) != shard(**{key: changes})
+    assert shard(languages=["en"]) != shard(languages=["en"], min_language_probability=0.9)
+    assert shard(languages=["en", "de"]) == shard(languages=["de", "en"])
 
 
 def test_where_files_lie_is_in_no_slice_but_how_they_are_read_is() -> None:

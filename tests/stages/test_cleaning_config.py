@@ -73,6 +73,9 @@ def test_an_unknown_preset_is_named() -> None:
         ({"stop_words": ("The",)}, "in lower case"),
         ({"refused_phrases": ("  ",)}, "a phrase is empty"),
         ({"max_digits": 1.5}, "max_digits"),
+        ({"max_mean_word_length": float("inf")}, "finite"),
+        ({"min_stop_words": 9}, "min_stop_words=9 is more than the 8 words"),
+        ({"min_stop_words": 2, "stop_words": ("a", "a")}, "than the 1 words"),
     ],
 )
 def test_messages(values: dict[str, object], said: str) -> None:
@@ -88,3 +91,40 @@ def test_lengths_leave_something() -> None:
 def test_near_duplicates_have_one_set_of_defaults() -> None:
     config = NearDuplicatesConfig()
     assert NearDuplicateOptions(**config.model_dump(exclude={"enabled"})) == NearDuplicateOptions()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("corpus.quality.max_mean_word_length=inf", "it must be a number of at least 0"),
+        ("corpus.repeat=99999999999999999999", "of at most 1000"),
+        ("corpus.languages=[english]", "english is no ISO 639 code"),
+        ("corpus.languages=[EN]", "EN is no ISO 639 code"),
+        ("corpus.encoding=utf9", "no encoding that Python knows"),
+        ("corpus.encoding=base64", "no encoding that Python knows"),
+        ("corpus.encoding=idna", "no encoding that Python knows"),
+        ("corpus.encoding=undefined", "no encoding that Python knows"),
+        ("corpus.format=jsonlines", "Perhaps you meant jsonl"),
+        ("corpus.text_field=", "text"),
+        ("mask.never=['']", "an empty text"),
+    ],
+)
+def test_wrong_values_are_refused_with_their_key(override: str, said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        quality("corpus=text", "corpus.paths=[a]", override)
+    message = str(refused.value)
+    assert said in message
+    assert override.partition("=")[0] in message
+
+
+@pytest.mark.parametrize("name", ["utf-16", "utf-32-be", "latin-1", "cp932", "hz", "detect"])
+def test_encodings_of_text_are_taken(name: str) -> None:
+    assert CorpusConfig(encoding=name).encoding == name
+
+
+def test_a_wrong_value_of_a_source_is_named_by_its_place() -> None:
+    sources = "corpus.sources=[{paths:[a]},{paths:[b],format:jsnol}]"
+    with pytest.raises(
+        UserError, match=r"^corpus\.sources\.1\.format \(command line\): 'jsnol' is"
+    ):
+        quality("corpus=mixed", sources)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import tracemalloc
 import unicodedata
 
@@ -227,6 +228,18 @@ axis : int, optional
         ">>> nansum([1, nan])",
         "1.0",
     ]
+
+
+def test_marks_without_end_are_composed_as_unicode_says() -> None:
+    """In time that grows with their number, not with its square (hours for megabytes)."""
+    generator = random.Random(5)
+    marks = [c for c in map(chr, range(0x300, 0x20000)) if unicodedata.combining(c)]
+    for _ in range(50):
+        runs = [generator.choices(marks, k=generator.choice([0, 3, 100, 130, 400])) for _ in "abcd"]
+        text = "".join(generator.choice(["é", "a", "ὰ", "가"]) + "".join(run) for run in runs)
+        assert cleaned(text) == unicodedata.normalize("NFC", text)
+    long = "a" + "\u0301\u0316" * 1_000_000
+    assert cleaned(long) == "á" + "\u0316" * 1_000_000 + "\u0301" * 999_999
 
 
 def test_lists_and_verse() -> None:

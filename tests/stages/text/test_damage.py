@@ -7,14 +7,19 @@ import csv
 import gzip
 import io
 import json
+import lzma
 import random
+import tracemalloc
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from stages.text.readers import FORMATS
+from stages.text.find_files import list_files
+from stages.text.readers import FORMATS, read
+from stages.text.records import ReadOptions, Record, Reject
+from stages.text.splitting import splits
 from tests.reading import read_all
 
 TEXTS = [f"Document {i}: the fox, „so sauer“, said {i * 7919 % 1009} times." for i in range(40)]
@@ -100,3 +105,217 @@ def test_damage_is_counted_and_readable(tmp_path: Path, format: str, ending: str
             # One bit costs one record, or both its neighbours where it stood between them.
             found = "\n".join(texts)
             assert sum(text in found for text in TEXTS) >= len(TEXTS) - 2
+
+
+def _zstd(data: bytes) -> bytes:
+    return pa.compress(data, "zstd", asbytes=True)  # type: ignore[no-any-return]
+
+
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": _zstd}
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_what_follows_a_stream_is_read_or_said(tmp_path: Path, ending: str) -> None:
+    """Several streams in one file, as `cat a.gz b.gz` makes it, some of them damaged."""
+    stream = COMPRESS[ending](b'{"text": "One."}\n{"text": "Two."}\n')
+    damaged = bytes([stream[0] ^ 255]) + stream[1:]
+    path = tmp_path / f"a.jsonl{ending}"
+    for content, texts, rejects in (
+        (stream + stream, 4, {}),
+        (stream + b"not compressed", 2, {"damaged": 1}),
+        (stream + damaged + stream, 2, {"damaged": 1}),
+        (stream + stream[:3], 2, {"truncated": 1}),
+        (stream + stream[:-4], 2, {"truncated": 1}),
+    ):
+        path.write_bytes(content)
+        found, batch = read_all(path)
+        assert found[:2] == ["One.", "Two."]
+        assert len(found) >= texts
+        assert batch.rejects == rejects
+    if ending != ".zst":
+        path.write_bytes(stream + bytes(1024))
+        assert read_all(path)[1].rejects == {}, "padding"
+
+
+def test_zstd_is_read_to_its_damage(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": f"{i} " + "x" * (i % 500)}) for i in range(4000)]
+    whole = _zstd("\n".join(lines).encode())
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(whole[: len(whole) * 3 // 4])
+    texts, batch = read_all(path)
+    assert batch.rejects == {"truncated": 1}
+    assert len(texts) > 1000
+    assert texts == [json.loads(line)["text"] for line in lines[: len(texts)]]
+
+
+@pytest.mark.parametrize("format", sorted({*FORMATS} - {"parquet", "arrow"}))
+def test_a_bomb_is_one_reject_and_does_not_fill_memory(tmp_path: Path, format: str) -> None:
+    path = tmp_path / "a.gz"
+    with gzip.open(path, "wb", 1) as file:
+        for _ in range(100):
+            file.write(bytes(1_000_000))
+    tracemalloc.start()
+    try:
+        texts, batch = read_all(path, format=format, max_record_bytes=1_000_000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert not texts
+    assert batch.rejects.keys() <= {"too_large", "unreadable", "malformed_doc"}
+    assert 1 <= batch.records <= 2
+    assert peak < 10_000_000
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+def test_a_text_that_many_rows_share_is_held_once(tmp_path: Path, format: str) -> None:
+    """Unpacked for each row these would be 4 GB."""
+    rows = pa.array([0] * 4000 + [None, None], pa.int32())
+    column = pa.DictionaryArray.from_arrays(rows, pa.array(["x" * 1_000_000]))
+    table = pa.table({"text": column, "id": column, "more": [{"text": "y"}] * 4002})
+    path = tmp_path / f"a.{format}"
+    if format == "parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(str(path), table.schema) as batches:
+            batches.write_table(table)
+    records = list(FORMATS[format](str(path), "", ReadOptions()))
+    assert len({id(record.text) for record in records if isinstance(record, Record)}) == 1
+    assert [record.id for record in records[:2] if isinstance(record, Record)] == ["row 0", "row 1"]
+    rejects = [record for record in records if isinstance(record, Reject)]
+    assert [(r.reason, r.where) for r in rejects] == [
+        ("missing_field", "row 4000"),
+        ("missing_field", "row 4001"),
+    ]
+
+
+def test_a_page_of_parquet_and_a_stream_of_arrow(tmp_path: Path) -> None:
+    """Of Parquet a row group is lost, of a stream what follows the damage: one reject."""
+    table = pa.table({"text": [f"{text} {'x' * 500}" for text in TEXTS]})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, row_group_size=10, compression="none", use_dictionary=False)
+    data = bytearray(path.read_bytes())
+    at = data.index(TEXTS[25].encode())
+    # The length that stands before a text.
+    data[at - 4 : at] = b"\xff\xff\xff\x7f"
+    path.write_bytes(bytes(data))
+    texts, batch = read_all(path)
+    assert texts == table["text"].to_pylist()[:20] + table["text"].to_pylist()[30:]
+    assert batch.documents["id"].to_pylist()[20] == "row 30"
+    assert batch.rejects == {"damaged": 1}
+    assert batch.examples[0].where == "rows 20 to 29"
+    path = tmp_path / "a.arrow"
+    with pa.ipc.new_stream(str(path), table.schema) as batches:
+        batches.write_table(table, 10)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 5 // 8])
+    texts, batch = read_all(path)
+    assert texts == table["text"].to_pylist()[:20]
+    assert batch.rejects == {"damaged": 1}
+
+
+def with_values(format: str) -> bytes:
+    """Records whose text is null, a number, a list, empty, or of 5 MB, between good ones."""
+    if format == "jsonl":
+        values = [TEXTS[0], None, 7, 7.5, True, [TEXTS[0]], {"text": "x"}, "", LONG, TEXTS[1]]
+        lines = [json.dumps({"text": value, "id": i}) for i, value in enumerate(values)]
+        return "\n".join([*lines, '{"text": "half', "null", "7", "[]", "{}"]).encode()
+    table = pa.table({"text": [TEXTS[0], None, "", LONG, TEXTS[1]]})
+    sink = pa.BufferOutputStream()
+    if format == "parquet":
+        pq.write_table(table, sink)
+    else:
+        with pa.ipc.new_stream(sink, table.schema) as batches:
+            batches.write_table(table)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+LONG = "A line of five megabytes. " * 200_000
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet", "arrow"])
+def test_null_and_numbers_instead_of_text(tmp_path: Path, format: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(with_values(format))
+    texts, batch = read_all(path, format=format)
+    assert texts == [TEXTS[0], LONG, TEXTS[1]]
+    rows = {"missing_field": 1, "empty": 1}
+    lines = {"missing_field": 2, "not_text": 5, "malformed_json": 4, "empty": 1}
+    assert batch.rejects == (lines if format == "jsonl" else rows)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.bool_(), pa.list_(pa.string())])
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+def test_columns_of_other_types(tmp_path: Path, format: str, kind: pa.DataType) -> None:
+    path = tmp_path / f"a.{format}"
+    table = pa.table({"text": pa.nulls(5, kind)})
+    if format == "parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(str(path), table.schema) as batches:
+            batches.write_table(table)
+    assert read_all(path)[1].rejects == {"not_text": 5}
+
+
+@pytest.mark.parametrize("format", sorted({*FORMATS} - {"parquet", "arrow", "jsonl"}))
+def test_lines_of_five_megabytes(tmp_path: Path, format: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(stored(format).replace(TEXTS[20].encode(), LONG.strip().encode()))
+    texts, batch = read_all(path, format=format)
+    assert batch.rejects == {}
+    assert LONG.strip() in "\n".join(texts)
+    assert len(texts) == (1 if format == "text" else len(TEXTS))
+
+
+@pytest.mark.parametrize("format", sorted({*FORMATS} - {"parquet", "arrow", "mediawiki"}))
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16-le", "utf-16"])
+def test_wrong_encoding(tmp_path: Path, format: str, encoding: str) -> None:
+    """Declared as UTF-8 it costs records, each counted; detected, or with a mark, none."""
+    path = tmp_path / "a"
+    path.write_bytes(stored(format).decode().encode(encoding))
+    texts, batch = read_all(path, format=format)
+    if encoding == "utf-16":
+        assert batch.rejects == {}
+    elif format != "jsonl":  # whose writers escape all but ASCII
+        assert batch.rejects
+        assert not any("„" in text for text in texts)
+    found, detected = read_all(path, format=format, encoding="detect")
+    assert detected.rejects == {}
+    assert len(found) == (1 if format == "text" else len(TEXTS))
+    assert all("„so sauer“" in text for text in found)
+
+
+def test_ids_and_details_of_megabytes_are_not_kept(tmp_path: Path) -> None:
+    huge = "y" * 1_000_000
+    path = tmp_path / "a.jsonl"
+    rows = [{"text": "", "id": huge}, {huge: 1}, {"text": "Fine.", "id": huge}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    texts, batch = read_all(path, source_field="id")
+    assert texts == ["Fine."]
+    assert batch.documents["id"].to_pylist() == ["line 3"]
+    assert batch.documents["source"].to_pylist() == ["a.jsonl"]
+    assert all(len(str(example)) < 5000 for example in batch.examples)
+
+
+def test_many_small_records_fill_a_batch(tmp_path: Path) -> None:
+    """By their text alone they would be one batch of all, which takes a hundred times its size."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n' * 3000)
+    (split,) = splits(list_files([str(path)]))
+    assert max(batch.records for batch in read(split, ReadOptions(batch_bytes=10_000))) <= 100
+
+
+def test_a_bomb_in_a_range_of_a_dump(tmp_path: Path) -> None:
+    path = tmp_path / "a.xml.bz2"
+    packer = bz2.BZ2Compressor(9)
+    head = packer.compress(b"<mediawiki>\n<page>")
+    zeros = b"".join(packer.compress(bytes(1_000_000)) for _ in range(50))
+    path.write_bytes(head + zeros + packer.flush())
+    options = ReadOptions(max_record_bytes=1_000_000, start=0, end=path.stat().st_size)
+    tracemalloc.start()
+    try:
+        (reject,) = FORMATS["mediawiki"](str(path), "bz2", options)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert isinstance(reject, Reject)
+    assert reject.reason == "damaged"
+    assert peak < 10_000_000

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from stages.text.find_files import list_files
 from stages.text.listing import Split
-from stages.text.readers import UNREADABLE, read
+from stages.text.readers import RECORD_BYTES, UNREADABLE, read
 from stages.text.records import ReadOptions
 from stages.text.splitting import splits
 from stages.text.streams import DamagedFile, lines, to_utf8
@@ -322,7 +322,7 @@ def test_batches_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(json.dumps({"text": "x" * 100}) for _ in range(1000)))
     (split,) = splits(list_files([str(path)]))
-    batches = list(read(split, ReadOptions(batch_bytes=1000)))
+    batches = list(read(split, ReadOptions(batch_bytes=10 * (100 + RECORD_BYTES))))
     assert {b.documents.num_rows for b in batches} == {10}
     assert {b.bytes for b in batches} == {1000}
     assert sum(b.records for b in batches) == 1000
