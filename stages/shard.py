@@ -131,8 +131,11 @@ def _check_readable(tally: Tally, settings: Mapping[str, Any]) -> None:
     share = bad / max(1, tally.counts["in"])
     if share > settings["max_unreadable_share"]:
         reasons = ", ".join(f"{n} {r}" for r, n in tally.rejects.items() if r in UNREADABLE)
+        # One of each reason: a common one hides no other.
+        each = {e["reason"]: e for e in tally.examples if e["reason"] in UNREADABLE}
         examples = "; ".join(
-            f"{e['source']} {e['where']}".strip() + f": {e['detail']}" for e in tally.examples[:3]
+            f"{e['source']} {e['where'][:100]}".strip() + f": {e['detail'][:300]}"
+            for e in list(each.values())[:3]
         )
         raise StageError(
             f"{bad} of {tally.counts['in']} documents could not be read ({reasons}), more than "

@@ -77,6 +77,7 @@ def test_a_folder_of_damage(
         run_shard(monkeypatch, tmp_path / "a", corpus)
     assert "corpus.max_unreadable_share=0.01 allows" in str(refused.value)
     assert len(str(refused.value)) < 2000
+    assert ": no text;" not in str(refused.value), "an empty file is no damage"
     corpus |= {"max_unreadable_share": 1}
     result, output = run_shard(monkeypatch, tmp_path / "b", corpus)
     counts = dict(result.counts)
