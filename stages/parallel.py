@@ -133,6 +133,18 @@ def _checked(record: Record) -> Record:
     return record
 
 
+MOST_IN_FLIGHT = 4
+
+
+def jobs_in_flight(jobs: int, workers: int) -> int:
+    """How many jobs each worker is handed at a time, the one that it does included.
+
+    Ray Data hands out about ten a second: with one at a time, two workers took turns on short jobs.
+    Of few jobs none is handed out early: it might queue behind a long one beside idle workers.
+    """
+    return min(MOST_IN_FLIGHT, max(1, jobs // (2 * workers)))
+
+
 def _rows(
     context: Context, worker: str, arguments: Mapping[str, Any], jobs: Mapping[int, Record]
 ) -> Iterator[dict[str, Any]]:
@@ -158,8 +170,9 @@ def _rows(
             _Call,
             fn_constructor_kwargs=made_of,
             batch_size=1,
-            # One job at a time: a job that queues behind a long one would wait beside idle nodes.
-            compute=ray.data.ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1),
+            compute=ray.data.ActorPoolStrategy(
+                size=size, max_tasks_in_flight_per_actor=jobs_in_flight(len(jobs), size)
+            ),
             num_cpus=1,
             # A lost actor is not restarted by Ray: on a cluster with fewer CPUs than before, its
             # job would wait for it for ever.

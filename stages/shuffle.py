@@ -39,6 +39,7 @@ from stages.text.pieces import (
     between,
     first_batch,
     open_batches,
+    plan_batch,
     ranges,
     write_run,
 )
@@ -88,6 +89,12 @@ class Layout:
             end = (number + 1) << (64 - BITS[side])
             fine = ranges(BITS[side] + FINE_BITS, max(low, start), min(high, end))
             yield from (Batch(files, i - (number << FINE_BITS)) for i in fine)
+
+    def plan(self, side: str) -> Iterator[Batch]:
+        """What holds the keys and sizes of a side, with or without text, in any order."""
+        if self.regrouped:
+            return self.batches(side, 0, 2**64)
+        return iter([Batch(tuple(f"pieces/{name}" for name in self.names), plan_batch(side))])
 
     def files(self, side: str, number: int) -> tuple[str, ...]:
         """The runs of one range of a side."""
@@ -147,7 +154,8 @@ def plan_windows(
         bits = 0 if whole else BITS[side]
         for number in range(2**bits):
             low, high = number << (64 - bits), (number + 1) << (64 - bits)
-            found = [b for batch in layout.batches(side, low, high) for b in opened.read(batch)]
+            batches = layout.plan(side) if whole else layout.batches(side, low, high)
+            found = [b for batch in batches for b in opened.read(batch)]
             if not found:
                 continue
             table, _ = dropped.split(pa.Table.from_batches(found))

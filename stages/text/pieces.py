@@ -3,9 +3,10 @@
 Keys are uniform hashes, so equal ranges hold about equal bytes, and the number of a batch says
 which keys are in it: no index is needed, and a range is read without the rest of the file.
 
-A *piece* holds what a worker read: `2**TRAIN_BITS` ranges of training rows, then
-`2**VALIDATION_BITS` of validation rows. A *run* holds one of these ranges, of many pieces, in
-`2**FINE_BITS` finer ones.
+A *piece* holds what a worker read: `2**BITS["train"]` ranges of training rows, then
+`2**BITS["validation"]` of validation rows, and behind them two batches with all rows of a side
+but without their text, so that planning reads one place of a file. A *run* holds one of these
+ranges, of many pieces, in `2**FINE_BITS` finer ones.
 """
 
 from __future__ import annotations
@@ -45,6 +46,12 @@ def first_batch(side: str) -> int:
     return 0 if side == "train" else 2 ** BITS["train"]
 
 
+def plan_batch(side: str) -> int:
+    """The batch of a piece that holds all rows of a side without their text."""
+    ranges_of_both = sum(1 << bits for bits in BITS.values())
+    return ranges_of_both + SIDES.index(side)
+
+
 def write_piece(rows: pa.Table, packed: bool = True) -> pa.Buffer:
     """A piece, from rows of `ROW_SCHEMA`: training rows first, those of either side by key.
 
@@ -54,7 +61,22 @@ def write_piece(rows: pa.Table, packed: bool = True) -> pa.Buffer:
     rows = rows.drop_columns(["validation"])
     sides = {"train": rows.slice(0, train), "validation": rows.slice(train)}
     sections = [(sides[side], bits, range(2**bits)) for side, bits in BITS.items()]
+    sections += [(_without_text(sides[side]), 0, range(1)) for side in SIDES]
     return _write(sections, packed=packed)
+
+
+def _without_text(rows: pa.Table) -> pa.Table:
+    count = rows.num_rows
+    nothing = {
+        "text": pa.repeat("", count),
+        "source": pa.repeat("", count),
+        "id": pa.repeat("", count),
+        "sentence_ends": pa.ListArray.from_arrays(
+            pa.repeat(pa.scalar(0, pa.int32()), count + 1), pa.array([], pa.uint32())
+        ),
+    }
+    columns = [nothing.get(name, rows[name]) for name in PIECE_SCHEMA.names]
+    return pa.table(columns, schema=PIECE_SCHEMA)
 
 
 def write_ranges(rows: pa.Table, bits: int) -> pa.Buffer:
@@ -86,6 +108,8 @@ def _write(
 
 
 def _range_of(keys: Keys, bits: int) -> npt.NDArray[np.int64]:
+    if not bits:
+        return np.zeros(len(keys), np.int64)  # a shift by all 64 bits is not defined
     return (keys >> np.uint64(64 - bits)).astype(np.int64)
 
 

@@ -17,6 +17,7 @@ from stages.text.pieces import (
     between,
     first_batch,
     open_batches,
+    plan_batch,
     ranges,
     write_piece,
     write_run,
@@ -54,12 +55,17 @@ def train_only(rows: pa.Table, held_out: bool = False) -> pa.Table:
 def test_a_batch_holds_its_range_of_keys(keys: list[tuple[int, bool]]) -> None:
     rows = rows_of(keys)
     reader = open_batches(pa.BufferReader(write_piece(rows)))
-    assert reader.num_record_batches == sum(2**bits for bits in BITS.values())
+    assert reader.num_record_batches == sum(2**bits for bits in BITS.values()) + len(BITS)
     for side, bits in BITS.items():
         found = [reader.get_batch(first_batch(side) + i) for i in range(2**bits)]
         for i, batch in enumerate(found):
             assert all(key >> (64 - bits) == i for key in batch["key"].to_pylist())
-        assert pa.Table.from_batches(found).equals(train_only(rows, side == "validation"))
+        mine = train_only(rows, side == "validation")
+        assert pa.Table.from_batches(found).equals(mine)
+        plan = pa.Table.from_batches([reader.get_batch(plan_batch(side))])
+        planned = [*PLAN_COLUMNS, "document"]
+        assert plan.select(planned).equals(mine.select(planned))
+        assert set(plan["text"].to_pylist()) <= {""}
 
 
 @settings(max_examples=40, deadline=None)
