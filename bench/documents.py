@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bench.settings import Settings
-from stages.config import CorpusConfig
+from stages.corpus_config import CorpusConfig
 from stages.raw import corpus_listing
 from stages.text.listing import Split
 from stages.text.readers import read

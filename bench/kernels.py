@@ -19,7 +19,8 @@ from bench.rounds import Times, timed
 from bench.settings import Settings
 from pipeline.digest import TableDigest
 from pipeline.store import Store
-from stages.config import CorpusConfig, MaskConfig
+from stages.config import MaskConfig
+from stages.corpus_config import CorpusConfig
 from stages.mask import ID_COLUMNS
 from stages.tables import ROW_GROUP_ROWS, write_table
 from stages.text.cleaning import clean

@@ -14,7 +14,8 @@ from typing import Any
 
 from pipeline.config import RunConfig
 from pipeline.stage import Json, Node, RawInput, Resources, Stage
-from stages.config import INHERITED, Config, CorpusConfig, PhaseConfig
+from stages.config import Config, PhaseConfig
+from stages.corpus_config import INHERITED, CorpusConfig
 from stages.plugins import plugin_source
 from stages.summary import summary_lines
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pipeline.stage import Context
 from pipeline.store import ArtifactWriter
-from stages.config import CorpusConfig
+from stages.corpus_config import CorpusConfig
 from stages.parallel import JobFailed, Record, run_jobs
 from stages.scratch import (
     open_scratch,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.stage import RawInput, UserError
-from stages.config import CorpusConfig, SourceConfig
+from stages.corpus_config import CorpusConfig, SourceConfig
 from stages.text.find_files import list_files
 from stages.text.listing import (
     DocsListing,

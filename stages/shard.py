@@ -17,7 +17,7 @@ from typing import Any
 
 from pipeline.stage import Context, Result, StageError
 from pipeline.store import ArtifactWriter
-from stages.config import CorpusConfig
+from stages.corpus_config import CorpusConfig
 from stages.near_duplicates import drop_near_duplicates
 from stages.parallel import Record, run_jobs
 from stages.raw import corpus_listing

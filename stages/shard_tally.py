@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from stages.config import CorpusConfig
+from stages.corpus_config import CorpusConfig
 from stages.text.cleaning import CleaningOptions
 from stages.text.language import LanguageOptions
 from stages.text.preparing import PreparingOptions

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.store import ArtifactWriter
-from stages.config import CorpusConfig
+from stages.corpus_config import CorpusConfig
 from stages.near_duplicates import near_duplicate_options, write_bands
 from stages.parallel import JobFailed, Record
 from stages.scratch import write_scratch_buffer, write_scratch_json

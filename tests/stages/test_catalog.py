@@ -18,6 +18,8 @@ STAGES = [value for value in vars(catalog).values() if isinstance(value, Stage)]
 CARRIERS = {
     "stages",
     "stages.config",
+    "stages.config_types",
+    "stages.corpus_config",
     "stages.nodes",
     "stages.parallel",
     "stages.raw",

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from pipeline.config import compose
 from pipeline.stage import UserError
-from stages.config import Config, CorpusConfig, NearDuplicatesConfig, QualityConfig
+from stages.config import Config
+from stages.corpus_config import CorpusConfig, NearDuplicatesConfig, QualityConfig
 from stages.text.minhash import NearDuplicateOptions
 
 

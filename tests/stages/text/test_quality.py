@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.config import QualityConfig
+from stages.corpus_config import QualityConfig
 from stages.text import quality
 from stages.text.buffers import text_buffer
 from stages.text.cleaning import CleaningOptions, clean
