@@ -20,7 +20,7 @@ import pytest
 
 from pipeline.stage import Interrupted, StageError
 from pipeline.store import ArtifactWriter
-from stages import config, near_duplicates, shard, shard_workers, shuffle
+from stages import near_duplicates, shard, shard_workers, shuffle
 from stages.parallel import JobFailed
 from stages.text import pieces
 from stages.text.cleaning import clean
@@ -158,7 +158,6 @@ def test_nothing_is_lost(monkeypatch: pytest.MonkeyPatch, files: Path, tmp_path:
             assert ours.equals(theirs.select(["document", "part"]).cast(ours.schema))
 
 
-@pytest.mark.skipif(not hasattr(config, "SourceConfig"), reason="a corpus is one source")
 @pytest.mark.parametrize("many", [False, True])
 def test_samples_and_repeats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, many: bool) -> None:
     """Two sources share documents; what one keeps is kept, the larger repeat counts."""
