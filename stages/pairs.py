@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pipeline.stage import Context, Histogram, Result, StageError, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ObjectiveConfig, PairsConfig
+from stages.memory import give_back
 from stages.parallel import JobFailed, Record, run_jobs
 from stages.tables import LABELS, PAIR_KEY, ROW_GROUP_ROWS, shard_files, write_table
 from stages.text.engines import EngineFailed
@@ -122,7 +123,10 @@ class PairMaker:
         name, copy = job["shard"], job["copy"]
         began = time.perf_counter()
         notes: list[str] = []
+        # What one step freed is not kept beside what the next one needs.
+        give_back()
         encoded, documents, size = self._tokenise(name, notes)
+        give_back()
         tokenised = time.perf_counter()
         plan = self._plan(name, copy, encoded, documents)
         planned = time.perf_counter()

@@ -20,6 +20,7 @@ CARRIERS = {
     "stages.config",
     "stages.config_types",
     "stages.corpus_config",
+    "stages.memory",
     "stages.nodes",
     "stages.parallel",
     "stages.raw",
