@@ -35,6 +35,7 @@ VALIDATION_MATCHES = 8
 """Held-out shards are small and nothing learns from them: better unlike partners than none."""
 
 GATHER_ROWS = 16_384
+LARGE_SHARD_BYTES = 32_000_000
 LENGTH_BIN = 16
 SAMPLES = 4
 LEAST_VALIDATION_TOKENS = 10_000
@@ -123,10 +124,12 @@ class PairMaker:
         name, copy = job["shard"], job["copy"]
         began = time.perf_counter()
         notes: list[str] = []
-        # What one step freed is not kept beside what the next one needs.
-        give_back()
         encoded, documents, size = self._tokenise(name, notes)
-        give_back()
+        # What one step freed is not kept beside what the next one needs. Of a small shard it is
+        # little, and fetching it again costs more than it is worth.
+        is_large = size >= LARGE_SHARD_BYTES
+        if is_large:
+            give_back()
         tokenised = time.perf_counter()
         plan = self._plan(name, copy, encoded, documents)
         planned = time.perf_counter()
@@ -145,6 +148,9 @@ class PairMaker:
             row_group_rows=ROW_GROUP_ROWS,
             byte_stream_split=("input_ids.list.element",),
         )
+        if is_large:
+            del encoded, plan
+            give_back()
         return {"rows": part.rows, "notes": notes}
 
     def _tokenise(self, name: str, notes: list[str]) -> tuple[Encoded, pa.Array, int]:
