@@ -86,10 +86,11 @@ PAIRS = Stage(
     run="stages.pairs:run",
     modules=(
         "stages.pairs",
+        "stages.pairs_report",
         "stages.tables",
         *_TOKENS,
         *_text("random", "pairing", "pair_counts", "chunks", "exchange", "truncation"),
-        *_text("reference_pairs", "sentence_order", "full_sentences", "rows", "parity"),
+        *_text("reference_pairs", "sentence_order", "full_sentences", "rows", "parity", "sizes"),
     ),
     libraries=("tokenizers",),
     recorded=("nanotoken", "numpy", "pyarrow", "ray"),

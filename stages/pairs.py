@@ -7,18 +7,18 @@ which is a random sample of the corpus; training and validation shards never mee
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.stage import Context, Histogram, Result, StageError, Table
+from pipeline.stage import Context, Result
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ObjectiveConfig, PairsConfig
 from stages.memory import give_back
+from stages.pairs_report import pairs_result, shard_figures
 from stages.parallel import JobFailed, Record, run_jobs
 from stages.tables import LABELS, PAIR_KEY, ROW_GROUP_ROWS, shard_files, write_table
 from stages.text.engines import EngineFailed
@@ -36,9 +36,7 @@ VALIDATION_MATCHES = 8
 
 GATHER_ROWS = 16_384
 LARGE_SHARD_BYTES = 32_000_000
-LENGTH_BIN = 16
 SAMPLES = 4
-LEAST_VALIDATION_TOKENS = 10_000
 NOTABLE_UNUSED_SHARE = 0.2
 """More tokens than this without a partner are worth a word to the person who runs it."""
 
@@ -83,7 +81,7 @@ def run(context: Context) -> Result:
     made = context.output.finished()
     parts = {name: dict(part.figures) for name, part in made.items()}
     sizes = sum(part.size for part in made.values())
-    result = _result(parts, objective, config, sizes)
+    result = pairs_result(parts, objective, config, sizes)
     unused = result.counts.get("no_partner", 0) / max(1, result.counts["in"])
     if unused > NOTABLE_UNUSED_SHARE:
         context.progress.note(
@@ -133,7 +131,7 @@ class PairMaker:
         tokenised = time.perf_counter()
         plan = self._plan(name, copy, encoded, documents)
         planned = time.perf_counter()
-        figures = _figures(plan, encoded)
+        figures = shard_figures(plan, encoded)
         figures |= {
             "bytes/in": size,
             "engine": self._tokenizer.engine,
@@ -252,154 +250,3 @@ class PairMaker:
             label = LABELS[self._objective.pair].get(row["is_next"])
             out.append(a if label is None else f"{label}\nA: {a}\nB: {b}")
         return out
-
-
-def _figures(plan: PairPlan | SentencePlan, encoded: Encoded) -> dict[str, Any]:
-    if isinstance(plan, PairPlan):
-        a = plan.a[:, 1] - plan.a[:, 0]
-        b = plan.b[:, 1] - plan.b[:, 0]
-        lengths = a + b + 3
-        pairs: dict[str, Any] = {
-            "not_next": int((~plan.is_next).sum()),
-            "tokens/is_next": int(lengths[plan.is_next].sum()),
-            "tokens/not_next": int(lengths[~plan.is_next].sum()),
-            "cut": int(plan.is_cut.sum()),
-        }
-    else:
-        segments = plan.segments[:, 1] - plan.segments[:, 0] + 1
-        lengths = np.add.reduceat(segments, plan.rows[:-1]) + 1 if len(plan) else np.zeros(0, int)
-        pairs = {}
-    return pairs | {
-        "rows": len(plan),
-        "tokens": int(lengths.sum()),
-        "lengths": np.bincount((lengths - 1) // LENGTH_BIN).tolist(),
-        "counts": {unit: dict(reasons) for unit, reasons in plan.counts.items()},
-        "dropped_sentences": encoded.dropped_sentences,
-    }
-
-
-def _result(
-    parts: Mapping[str, Mapping[str, Any]],
-    objective: ObjectiveConfig,
-    config: PairsConfig,
-    bytes_out: int,
-) -> Result:
-    figures: dict[str, Any] = {}
-    counts: dict[str, int] = {}
-    tables = []
-    for split in ("train", "validation"):
-        mine = {name: f for name, f in parts.items() if name.startswith(f"{split}-")}
-        total: Counter[str] = Counter()
-        reasons: dict[str, Counter[str]] = {}
-        for f in mine.values():
-            total.update({k: v for k, v in f.items() if isinstance(v, int)})
-            for unit, values in f["counts"].items():
-                reasons.setdefault(unit, Counter()).update(values)
-        figures |= {f"{name}/{split}": value for name, value in sorted(total.items())}
-        if objective.nsp and total["rows"]:
-            figures["labels"] = list(LABELS[objective.pair].values())
-            worst = max(mine, key=lambda n: abs(mine[n]["rows"] - 2 * mine[n]["not_next"]))
-            figures |= {
-                f"not_next_share/{split}": total["not_next"] / total["rows"],
-                f"worst_shard_difference/{split}": abs(
-                    mine[worst]["rows"] - 2 * mine[worst]["not_next"]
-                ),
-                f"worst_shard/{split}": worst,
-                f"mean_tokens_is_next/{split}": total["tokens/is_next"]
-                / max(1, total["rows"] - total["not_next"]),
-                f"mean_tokens_not_next/{split}": total["tokens/not_next"]
-                / max(1, total["not_next"]),
-            }
-        if total["rows"]:
-            padded = total["rows"] * config.max_seq_length
-            figures[f"padding_avoided_share/{split}"] = 1 - total["tokens"] / padded
-        tables.append(_fate_table(split, reasons))
-        for reason, n in reasons.get("tokens", {}).items():
-            key = {"in": "in", "used": "out"}.get(reason, reason)
-            counts[key] = counts.get(key, 0) + n
-    seconds = {
-        step: sum(f.get(f"seconds/{step}", 0.0) for f in parts.values())
-        for step in ("tokenise", "pair", "gather", "write")
-    }
-    figures |= {f"seconds/{step}": value for step, value in seconds.items()}
-    engines = Counter(f.get("engine", "dictionary") for f in parts.values())
-    figures |= {f"shards/{engine}": n for engine, n in sorted(engines.items())}
-    figures["bytes/in"] = sum(f["bytes/in"] for f in parts.values())
-    figures["bytes/out"] = bytes_out
-    if sum(seconds.values()):
-        figures["mb_per_second_core"] = figures["bytes/in"] / 1e6 / sum(seconds.values())
-    lengths = _sum_histograms([f["lengths"] for f in parts.values()])
-    if figures.get("tokens/validation", 0) < LEAST_VALIDATION_TOKENS:
-        raise StageError(
-            f"only {figures.get('tokens/validation', 0)} tokens are held out, at least "
-            f"{LEAST_VALIDATION_TOKENS} are needed for figures that mean something: raise "
-            "corpus.validation_share or give more text"
-        )
-    # A row of 16 tokens belongs to the bar that ends with 16.
-    edges = [LENGTH_BIN * i + 1.0 for i in range(len(lengths) + 1)]
-    return Result(
-        figures=figures,
-        counts=counts,
-        unit="tokens",
-        report=[
-            _rows_table(figures, objective),
-            Histogram("Rows by length", edges, lengths, "tokens"),
-            *tables,
-            _steps_table(figures, seconds),
-        ],
-        samples=[sample for figures in parts.values() for sample in figures["samples"]][:10],
-    )
-
-
-def _steps_table(figures: Mapping[str, Any], seconds: Mapping[str, float]) -> Table:
-    """Seconds of all workers together, and text a second of one of them."""
-    megabytes = figures["bytes/in"] / 1e6
-    steps = {**seconds, "together": sum(seconds.values())}
-    rows = [
-        [step, f"{spent:.2f}", f"{megabytes / spent:.1f}"] for step, spent in steps.items() if spent
-    ]
-    sizes = f"{megabytes:,.1f} MB of text in, {figures['bytes/out'] / 1e6:,.1f} MB stored"
-    return Table(f"Time a step ({sizes})", ["step", "seconds", "MB/s a core"], rows)
-
-
-def _rows_table(figures: Mapping[str, Any], objective: ObjectiveConfig) -> Table:
-    sides = ("train", "validation")
-
-    def row(words: str, name: str, form: str = "{:,}", scale: float = 1) -> list[str]:
-        values = (figures.get(f"{name}/{side}", 0) for side in sides)
-        return [words, *(form.format(value * scale if scale != 1 else value) for value in values)]
-
-    rows = [
-        row("rows", "rows"),
-        row("tokens", "tokens"),
-        row("padding that is never stored", "padding_avoided_share", "{:.2f} %", 100),
-    ]
-    if objective.nsp:
-        yes, no = LABELS[objective.pair].values()
-        rows += [
-            row(no, "not_next"),
-            row(f"share of {no}", "not_next_share", "{:.3f} %", 100),
-            row(f"{yes} against {no}, worst shard", "worst_shard_difference", "{:,} apart"),
-            row(f"tokens of a row that is {yes}", "mean_tokens_is_next", "{:.2f}"),
-            row(f"tokens of a row that is {no}", "mean_tokens_not_next", "{:.2f}"),
-            row("pairs cut out of sentences", "cut"),
-        ]
-    return Table("The pairs" if objective.nsp else "The rows", ["", "training", "validation"], rows)
-
-
-def _fate_table(split: str, reasons: Mapping[str, Mapping[str, int]]) -> Table:
-    """What became of documents, sentences and tokens; a column each."""
-    names = [n for n in ("in", "used") if any(n in values for values in reasons.values())]
-    others = {name for values in reasons.values() for name in values} - set(names)
-    names += sorted(n for n in others if any(values.get(n) for values in reasons.values()))
-    rows = [[n.replace("_", " "), *(v.get(n, 0) for v in reasons.values())] for n in names]
-    side = {"train": "training", "validation": "validation"}[split]
-    return Table(f"What became of the {side} text", ["", *reasons], rows)
-
-
-def _sum_histograms(histograms: list[list[int]]) -> list[int]:
-    total = [0] * max((len(h) for h in histograms), default=0)
-    for histogram in histograms:
-        for i, n in enumerate(histogram):
-            total[i] += n
-    return total
