@@ -31,9 +31,6 @@ from stages.text.tokenizer_files import vocabulary_digest
 from stages.text.wordpiece import Encoded, joined
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
-VALIDATION_MATCHES = 8
-"""Held-out shards are small and nothing learns from them: better unlike partners than none."""
-
 GATHER_ROWS = 16_384
 LARGE_SHARD_BYTES = 32_000_000
 SAMPLES = 4
@@ -203,7 +200,6 @@ class PairMaker:
                 stream=stream,
                 task=self._objective.pair,
                 balance=config.balance,
-                least_matches=2 if name.startswith("train") else VALIDATION_MATCHES,
                 short_sequence_probability=config.short_sequence_probability,
             )
         except NoPairsError as error:

@@ -3,11 +3,14 @@
 Chunks are matched two by two before a coin is tossed, so that both labels see the same chunks: a
 match (i, j) gives the rows (A_i, B_i) and (A_j, B_j), both IsNext, or (A_i, B_j) and (A_j, B_i),
 both NotNext. Every B is used once. Lengths and sentence counts can tell the label only by what
-B_i and B_j differ in, and a match bounds that, whatever the documents are like.
+B_i and B_j differ in, and a match bounds that, whatever the documents are like. Splits are drawn
+until most chunks have a match; of the others all splits are searched, so that few documents, or
+ones whose sentences are of other lengths, lose less.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +35,13 @@ TOLERANCE = 0.2
 """Largest difference of matched Bs in units of tokens / sqrt(sentences). The standard deviation
 of a segment's length is about half of that unit (sentences vary by half of their mean)."""
 
-LOOSE_SHARE = 0.04
-"""Of the rows, those whose Bs may differ by more, so that small shards lose less. Were their
-labels all plain to see, guessing would be right in 0.52 of all rows."""
+SEARCH = 200_000
+"""Splits that are searched at most, beside those that were drawn: where more are left, a shard is
+large, and the draws have found what there is."""
+
+LEAST_MATCHES = 2
+"""Taken where there are as many chunks, alike or not: a toy has rows too, and too few to learn
+lengths from."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,6 @@ def exchange(
     chunks: Chunks,
     groups: Int64s,
     room: int,
-    least_matches: int,
     stream: Stream,
 ) -> Exchange:
     """Split chunks into A and B and choose whose B follows whose A.
@@ -86,27 +92,30 @@ def exchange(
         groups: [n] chunks of different groups never exchange, nor do chunks of whole sentences
             and cut ones: a B that does not start a sentence would give the label away.
         room: tokens of A and B together, at most.
-        least_matches: taken where there are as many chunks, alike or not.
         stream: where the draws come from.
     """
-    whole = chunks.cut < 0
     size = chunks.last - chunks.first
-    a_sentences = np.ones(len(size), dtype=np.int64)
-    middle = chunks.cut.copy()
+    whole = chunks.cut < 0
     start, end = sentences.offsets[chunks.first], sentences.offsets[chunks.last]
     origins = sentences.origins[sentences.document_of[chunks.first]]
 
-    def seen(of: Int64s) -> Segments:
+    def middles(of: Int64s, a_sentences: Int64s) -> Int64s:
+        between = sentences.offsets[chunks.first[of] + a_sentences]
+        return np.where(whole[of], between, chunks.cut[of])
+
+    def seen(of: Int64s, a_sentences: Int64s) -> Segments:
+        middle = middles(of, a_sentences)
         return Segments(
             groups=2 * groups[of] + whole[of],
             origins=origins[of],
-            a=(middle - start)[of],
-            b=(end - middle)[of],
-            b_sentences=np.where(whole, size - a_sentences, 1)[of],
+            a=middle - start[of],
+            b=end[of] - middle,
+            b_sentences=np.where(whole[of], size[of] - a_sentences, 1),
         )
 
+    a_sentences = np.ones(len(size), dtype=np.int64)
     matches = np.zeros((0, 2), dtype=np.int64)
-    left, work = np.arange(len(size)), 0
+    left, work, searched = np.arange(len(size)), 0, 0
     is_left = np.ones(len(size), dtype=np.bool_)
     for attempt in range(ATTEMPTS):
         work += len(left)
@@ -114,19 +123,34 @@ def exchange(
             break
         drawn = left[whole[left]]
         a_sentences[drawn] = 1 + stream.child("splits", attempt).below(size[drawn] - 1)
-        middle[drawn] = sentences.offsets[chunks.first[drawn] + a_sentences[drawn]]
         # Equal Bs first: in a large shard most chunks have one.
         tolerance = TOLERANCE if attempt else 0.0
-        found = left[match(seen(left), room, tolerance, stream.child("ties", attempt))]
+        ties = stream.child("ties", attempt)
+        found = left[match(seen(left, a_sentences[left]), room, tolerance, ties)]
         matches = np.concatenate([matches, found])
         is_left[found] = False
         left = left[is_left[left]]
-    most = max(int(LOOSE_SHARE * len(matches)), least_matches - len(matches))
+    # Few splits of documents of two styles are alike: those that are do not wait to be drawn.
+    for attempt in itertools.count():
+        of, nth = _every_split(left, np.where(whole[left], size[left] - 1, 1))
+        searched += len(of)
+        if len(left) < 2 or searched > SEARCH:
+            break
+        ties = stream.child("ties of every split", attempt)
+        found = match_one_of_each(seen(of, nth), of, room, TOLERANCE, ties)
+        if not len(found):
+            break
+        a_sentences[of[found]] = nth[found]
+        matches = np.concatenate([matches, of[found]])
+        is_left[of[found]] = False
+        left = left[is_left[left]]
+    most = LEAST_MATCHES - len(matches)
     if most > 0 and len(left) > 1:
-        found = left[match_loosely(seen(left), most, stream.child("ties", "loose"))]
+        ties = stream.child("ties", "loose")
+        found = left[match_loosely(seen(left, a_sentences[left]), most, ties)]
         matches = np.concatenate([matches, found])
     chosen = toss(matches, len(size), stream.child("labels"))
-    return Exchange(middle, a_sentences, chosen)
+    return Exchange(middles(np.arange(len(size)), a_sentences), a_sentences, chosen)
 
 
 def match(segments: Segments, room: int, tolerance: float, stream: Stream) -> Int64s:
@@ -137,6 +161,33 @@ def match(segments: Segments, room: int, tolerance: float, stream: Stream) -> In
     full row short and no short one full. Neighbours in the order of B's length are tried, equal
     ones in random order.
     """
+    i, j, fits = _neighbours(segments, room, tolerance, stream)
+    taken = _alternate(fits)
+    return np.stack([i[taken], j[taken]], axis=1)
+
+
+def match_one_of_each(
+    segments: Segments, of: Int64s, room: int, tolerance: float, stream: Stream
+) -> Int64s:
+    """As `match`, where a chunk stands in several splits, `of` says which: it is in one match.
+
+    Of neighbours that fit, those are taken that no other ones of their chunks precede in a random
+    order; more may be left for another call.
+    """
+    i, j, fits = _neighbours(segments, room, tolerance, stream)
+    i, j = i[fits], j[fits]
+    rank = stream.permutation(len(i))
+    first = np.full(1 + of.max(initial=0), len(i), dtype=np.int64)
+    np.minimum.at(first, of[i], rank)
+    np.minimum.at(first, of[j], rank)
+    taken = (first[of[i]] == rank) & (first[of[j]] == rank)
+    return np.stack([i[taken], j[taken]], axis=1)
+
+
+def _neighbours(
+    segments: Segments, room: int, tolerance: float, stream: Stream
+) -> tuple[Int64s, Int64s, NDArray[np.bool_]]:
+    """Neighbours i, j in the order of B's length, and whether they may swap their Bs."""
     a, b, count = segments.a, segments.b, segments.b_sentences
     a_kept, b_kept = truncated_lengths(a, b, room)
     order = np.lexsort((stream.uint64(len(a)), b_kept, count, segments.groups))
@@ -148,8 +199,7 @@ def match(segments: Segments, room: int, tolerance: float, stream: Stream) -> In
         fits &= np.abs(a_new - a_kept[own]) <= limit
         fits &= np.abs(b_new - b_kept[own]) <= limit
         fits &= (a_new + b_new == room) == (a_kept[own] + b_kept[own] == room)
-    taken = _alternate(fits)
-    return np.stack([i[taken], j[taken]], axis=1)
+    return i, j, fits
 
 
 def match_loosely(segments: Segments, most: int, stream: Stream) -> Int64s:
@@ -178,6 +228,12 @@ def toss(matches: Int64s, chunks: int, stream: Stream) -> Int64s:
     if count % 2:
         chosen[j[-1]] = DROPPED
     return chosen
+
+
+def _every_split(chunks: Int64s, splits: Int64s) -> tuple[Int64s, Int64s]:
+    """Each chunk as often as it has splits, and which of them it is, from 1."""
+    of = np.repeat(chunks, splits)
+    return of, 1 + np.arange(len(of)) - np.repeat(np.cumsum(splits) - splits, splits)
 
 
 def _may_meet(segments: Segments, i: Int64s, j: Int64s) -> NDArray[np.bool_]:

@@ -97,7 +97,6 @@ def make_pairs(
     task: Literal["next_sentence", "sentence_order"] = "next_sentence",
     balance: Literal["exact", "reference"] = "exact",
     partner: Literal["any", "same_source"] = "any",
-    least_matches: int = 2,
     short_sequence_probability: float = 0.1,
 ) -> PairPlan:
     """Plan a shard's pairs.
@@ -112,9 +111,6 @@ def make_pairs(
             reference: google-research/bert's law (more NotNext, each B drawn anew). Of
             next_sentence alone.
         partner: same_source: exact takes NotNext partners from documents of the same source.
-        least_matches: exact takes so many matches of chunks, alike or not, where there are not as
-            many alike: a toy has rows too, and too few to learn lengths from. More may be right
-            for held-out text, which nothing learns from.
         short_sequence_probability: share of documents with a random shorter target.
 
     Raises:
@@ -135,7 +131,7 @@ def make_pairs(
         pairs, lost = _ordered(filled, targets, room, stream)
     elif balance == "exact":
         sources = filled.sources if partner == "same_source" else None
-        pairs, lost = _exact(filled, targets, room, sources, least_matches, stream)
+        pairs, lost = _exact(filled, targets, room, sources, stream)
     else:
         pairs, lost = _reference(filled, targets, stream), np.zeros(0, dtype=np.int64)
     if not len(pairs.is_next):
@@ -182,7 +178,6 @@ def _exact(
     targets: Int64s,
     room: int,
     sources: Int64s | None,
-    least_matches: int,
     stream: Stream,
 ) -> tuple[_Pairs, Int64s]:
     """Pairs by exchange, and the sentences lost as single ones."""
@@ -190,7 +185,7 @@ def _exact(
     groups = np.zeros(len(chunks.first), dtype=np.int64)
     if sources is not None:
         groups = sources[sentences.document_of[chunks.first]]
-    made = exchange(sentences, chunks, groups, room, least_matches, stream.child("exchange"))
+    made = exchange(sentences, chunks, groups, room, stream.child("exchange"))
     whole = chunks.cut < 0
     b_first = np.where(whole, chunks.first + made.a_sentences, chunks.first)
     b_sentences = np.where(whole, chunks.last - b_first, 1)

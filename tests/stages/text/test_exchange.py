@@ -5,7 +5,15 @@ from hypothesis import strategies as st
 
 from stages.text import exchange as module
 from stages.text.chunks import make_chunks
-from stages.text.exchange import DROPPED, Exchange, Segments, exchange, match, toss
+from stages.text.exchange import (
+    DROPPED,
+    Exchange,
+    Segments,
+    exchange,
+    match,
+    match_one_of_each,
+    toss,
+)
 from stages.text.random import Stream
 from stages.text.truncation import truncated_lengths
 from tests.oracle.pair_corpora import from_lengths, made_up
@@ -56,7 +64,7 @@ def exchanged(kind: str, seed: int, length: int) -> tuple[Exchange, np.ndarray]:
     room = length - 3
     chunks = make_chunks(shard, np.full(len(shard.origins), room), room)
     groups = np.zeros(len(chunks.first), dtype=np.int64)
-    made = exchange(shard, chunks, groups, room, 0, Stream(seed))
+    made = exchange(shard, chunks, groups, room, Stream(seed))
     return made, shard.origins[shard.document_of[chunks.first]]
 
 
@@ -80,7 +88,7 @@ def test_the_label_does_not_follow_the_origin() -> None:
     shard = from_lengths([rng.integers(5, 40, n).tolist() for n in (6000, *[6] * 600)])
     chunks = make_chunks(shard, np.full(len(shard.origins), 125), 125)
     groups = np.zeros(len(chunks.first), dtype=np.int64)
-    made = exchange(shard, chunks, groups, 125, 0, Stream(2))
+    made = exchange(shard, chunks, groups, 125, Stream(2))
     kept = np.flatnonzero(made.chosen >= 0)
     swapped = made.chosen[kept] != kept
     dominant = shard.document_of[chunks.first[kept]] == 0
@@ -91,25 +99,50 @@ def test_groups_never_meet() -> None:
     shard = made_up("normal", 2, scale=4).without_empty()
     chunks = make_chunks(shard, np.full(len(shard.origins), 61), 61)
     groups = shard.document_of[chunks.first] % 3
-    made = exchange(shard, chunks, groups, 61, 8, Stream(1))
+    made = exchange(shard, chunks, groups, 61, Stream(1))
     used = np.flatnonzero(made.chosen >= 0)
     assert len(used) > 0.9 * len(groups)
     assert np.array_equal(groups[used], groups[made.chosen[used]])
 
 
-def test_loose_matches_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Sentences of 4 and of 40 tokens never match: only what least_matches asks for is left.
+def test_what_is_not_alike_matches_in_a_toy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Sentences of 4 and of 40 tokens never match.
     shard = from_lengths([[4] * 400, [40] * 60])
     room = 61
     chunks = make_chunks(shard, np.full(2, room), room)
     groups = np.zeros(len(chunks.first), dtype=np.int64)
-    for least in (0, 3):
-        made = exchange(shard, chunks, groups, room, least, Stream(1))
-        rows = np.count_nonzero(made.chosen >= 0)
-        assert rows == 2 * least - least % 2
-    monkeypatch.setattr(module, "LOOSE_SHARE", 0.0)
-    made, _ = exchanged("normal", 1, 512)
-    strict = np.count_nonzero(made.chosen >= 0)
-    monkeypatch.undo()
-    made, _ = exchanged("normal", 1, 512)
-    assert strict <= np.count_nonzero(made.chosen >= 0) <= 1.04 * strict + 1
+    for least in (0, 2, 3):
+        monkeypatch.setattr(module, "LEAST_MATCHES", least)
+        made = exchange(shard, chunks, groups, room, Stream(1))
+        assert np.count_nonzero(made.chosen >= 0) == 2 * least - least % 2
+
+
+@given(st.integers(0, 10**6), st.integers(2, 60), st.integers(2, 6))
+def test_of_all_splits_of_a_chunk_one_matches(seed: int, count: int, origins: int) -> None:
+    rng = np.random.default_rng(seed)
+    one = segments(rng, count, origins)
+    of = np.sort(rng.integers(0, count, 4 * count))
+    s = Segments(one.groups[of], one.origins[of], *rng.integers(1, 9, (3, len(of))))
+    found = match_one_of_each(s, of, ROOM, 0.2, Stream(seed))
+    assert len(np.unique(of[found])) == found.size
+    i, j = found.T
+    assert np.all(s.groups[i] == s.groups[j]) and np.all(s.origins[i] != s.origins[j])
+    assert np.all(s.b_sentences[i] == s.b_sentences[j])
+    assert np.all(np.abs(s.b[i] - s.b[j]) <= 0.2 * np.minimum(s.b[i], s.b[j]))
+
+
+def test_all_splits_are_searched_for_chunks_of_two_styles(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of some 20 splits of each chunk one or two are like one of the other document's.
+    rng = np.random.default_rng(3)
+    parts = [np.maximum(1, rng.lognormal(np.log(m), 0.5, 5120 // m)).astype(int) for m in (14, 28)]
+    shard = from_lengths([part.tolist() for part in parts])
+    chunks = make_chunks(shard, np.full(2, 509), 509)
+    groups = np.zeros(len(chunks.first), dtype=np.int64)
+
+    def rows() -> float:
+        made = [exchange(shard, chunks, groups, 509, Stream(seed)) for seed in range(20)]
+        return float(np.mean([np.count_nonzero(m.chosen >= 0) for m in made]))
+
+    searched = rows()
+    monkeypatch.setattr(module, "SEARCH", 0)
+    assert searched > 1.5 * rows()

@@ -9,6 +9,8 @@ from stages.text import exchange, sentence_order
 from stages.text.chunks import Sentences
 from stages.text.pairing import NoPairsError, PairPlan, SingleOriginError, make_pairs
 from stages.text.random import Stream
+from tests.oracle import label_leak
+from tests.oracle.label_leak import accuracy, labelled
 from tests.oracle.pair_corpora import KINDS, from_documents, from_lengths, made_up, real_documents
 
 GOLDEN_ROWS = [
@@ -21,12 +23,6 @@ GOLDEN_ROWS = [
     [53, 60, 62, 68, 1, 3, 3],
     [28, 36, 90, 92, 0, 1, 4],
 ]
-
-
-def features(plan: PairPlan) -> np.ndarray:
-    """[n, 4] tokens of A and B after truncation, sentences of A and B before it."""
-    a_tokens, b_tokens = np.diff(plan.a, axis=1), np.diff(plan.b, axis=1)
-    return np.column_stack([a_tokens, b_tokens, plan.a_sentences, plan.b_sentences])
 
 
 def assert_sound(shard: Sentences, plan: PairPlan, room: int) -> None:
@@ -223,93 +219,52 @@ def test_short_single_sentences_are_an_error_that_says_what_to_do() -> None:
         make_pairs(from_lengths([[0], []]), max_seq_length=32, stream=Stream(1))
 
 
-def held_out_accuracy(rows: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> float:
-    """Accuracy of a boosted classifier on stretches of text that it has not seen."""
-    ensemble = pytest.importorskip("sklearn.ensemble", reason="scikit-learn is not installed")
-    names, place = np.unique(groups, return_inverse=True)
-    train = (np.random.default_rng(0).random(len(names)) < 0.5)[place]
-    model = ensemble.HistGradientBoostingClassifier(max_iter=60, random_state=0)
-    model.fit(rows[train], labels[train])
-    return float(model.score(rows[~train], labels[~train]))
-
-
-def leak(shards: list[Sentences], length: int, copies: int, **options: str) -> float:
-    plans, groups = [], []
-    for number, shard in enumerate(shards):
-        for copy in range(copies):
-            plan = make_pairs(
-                shard, max_seq_length=length, stream=Stream(5, number, copy), **options
-            )
-            if len(plan):
-                plans.append(plan)
-                groups.append(plan.a_before[:, 0] // 3000 + 10**6 * number)
-    rows = np.concatenate([features(plan) for plan in plans])
-    labels = np.concatenate([plan.is_next for plan in plans])
-    assert len(rows) > 2000
-    return held_out_accuracy(rows, labels, np.concatenate(groups))
-
-
-def sentences_of(rng: np.random.Generator, mean: float, count: int) -> list[int]:
-    return np.maximum(1, rng.lognormal(np.log(mean), 0.5, count)).astype(int).tolist()
-
-
-def corpora(kind: str, length: int) -> list[Sentences]:
-    """Shards of the kinds of corpora that give lengths away most easily."""
-    rng = np.random.default_rng(7)
-    if kind == "two documents":
-        # Sentences twice as long in one: what is not alike is left out.
-        sizes = 3000 * length // 64
-        return [
-            from_lengths([sentences_of(rng, 14, sizes), sentences_of(rng, 28, sizes // 2)])
-            for _ in range(6)
-        ]
-    if kind == "two styles":
-        documents = [
-            sentences_of(rng, 9 if d % 2 else 35, int(rng.integers(2, 20))) for d in range(1200)
-        ]
-        return [from_lengths(documents[n : n + 300]) for n in range(0, 1200, 300)]
-    if kind == "a giant":
-        small = [sentences_of(rng, rng.uniform(12, 30), rng.integers(1, 12)) for _ in range(1000)]
-        return [from_lengths([sentences_of(rng, 22, 9000), *small])]
-    return [made_up(kind, seed, scale=8) for seed in range(5)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [64, 128, 512])
-@pytest.mark.parametrize("kind", ["two documents", "two styles", "a giant", "short", "normal"])
+@pytest.mark.parametrize("kind", label_leak.CORPORA)
 def test_lengths_do_not_tell_the_label(kind: str, length: int) -> None:
-    assert leak(corpora(kind, length), length, 1 if length < 512 else 2) <= 0.53
+    shards = label_leak.shards_of(kind, length, seed=1)
+    assert accuracy(labelled(shards, length, least_rows=8000)).mean <= 0.53
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wikitext2-valid.txt", "gum-en.txt", "pud-de.txt"])
 def test_lengths_do_not_tell_the_label_on_real_text(name: str) -> None:
     shard = from_documents(real_documents(name))
-    assert leak([shard], 128, 12) <= 0.53
+    assert accuracy(labelled([shard], 128, copies=12, stretch=3000)).mean <= 0.53
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [64, 128])
 def test_lengths_do_not_tell_the_order(length: int) -> None:
-    for kind in ("normal", "two documents"):
-        assert leak(corpora(kind, length), length, 1, task="sentence_order") <= 0.53
+    for kind in ("normal", "two unlike"):
+        shards = label_leak.shards_of(kind, length, seed=1)
+        seen = labelled(shards, length, least_rows=8000, task="sentence_order")
+        assert accuracy(seen).mean <= 0.53
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["reference", "any partner", "forwards only"])
+@pytest.mark.parametrize("fault", ["reference", "any partner", "unlike partners", "forwards only"])
 def test_the_measure_sees_what_gives_labels_away(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def seen(kind: str, length: int, **options: str) -> float:
+        shards = label_leak.shards_of(kind, length, seed=1)
+        return accuracy(labelled(shards, length, least_rows=8000, **options)).mean
+
     if fault == "reference":
         # One-sentence chunks are always NotNext there.
-        assert leak(corpora("short", 128), 128, 1, balance="reference") > 0.55
+        assert seen("short", 128, balance="reference") > 0.55
     elif fault == "any partner":
 
         def any_two(seen: exchange.Segments, room: int, tolerance: float, stream: Stream) -> object:
             return exchange.match_loosely(replace(seen, b=0 * seen.b), 10**6, stream)
 
         monkeypatch.setattr(exchange, "match", any_two)
-        assert leak(corpora("two styles", 128), 128, 1) > 0.55
+        assert seen("two styles", 128) > 0.55
+    elif fault == "unlike partners":
+        monkeypatch.setattr(exchange, "LEAST_MATCHES", 8)
+        assert seen("two small unlike", 512) > 0.55
     else:
 
         def forwards(sentences: Sentences, targets: np.ndarray, stream: Stream) -> tuple:
@@ -317,4 +272,4 @@ def test_the_measure_sees_what_gives_labels_away(
             return documents, np.arange(len(documents) - 1), np.zeros(len(documents) - 1, bool)
 
         monkeypatch.setattr(sentence_order, "_walks", forwards)
-        assert leak(corpora("normal", 64), 64, 1, task="sentence_order") > 0.55
+        assert seen("normal", 64, task="sentence_order") > 0.55
