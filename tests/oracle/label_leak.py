@@ -160,19 +160,19 @@ def _two_styles(rng: np.random.Generator, length: int) -> Sentences:
 
 def _short(rng: np.random.Generator, length: int) -> Sentences:
     """Documents of one or two sentences."""
-    return made_up("short", int(rng.integers(10**9)), scale=8)
+    return made_up("short", int(rng.integers(10**9)), scale=2)
 
 
 def _giant(rng: np.random.Generator, length: int) -> Sentences:
     """One giant with small ones."""
-    sizes = rng.integers(1, 12, 500)
+    sizes = rng.integers(1, 12, 170)
     small = [sentences_of(rng, rng.uniform(12, 30), n) for n in sizes]
-    return from_lengths([sentences_of(rng, 22, 4500), *small])
+    return from_lengths([sentences_of(rng, 22, 1500), *small])
 
 
 def _normal(rng: np.random.Generator, length: int) -> Sentences:
     """Documents of sizes as on the web."""
-    return made_up("normal", int(rng.integers(10**9)), scale=8)
+    return made_up("normal", int(rng.integers(10**9)), scale=2)
 
 
 def _small_normal(rng: np.random.Generator, length: int) -> Sentences:
