@@ -213,6 +213,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 512])
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--copies", type=int, default=12, help="of real text")
     given = parser.parse_args()
     for kind in given.kinds:
         for length in given.lengths:
@@ -221,7 +222,9 @@ def main() -> None:
                 seen = labelled(shards, length, least_rows=given.rows)
             else:
                 shard = from_documents(real_documents(kind))
-                seen = labelled([shard], length, copies=12, stretch=STRETCH, seed=given.seed)
+                seen = labelled(
+                    [shard], length, copies=given.copies, stretch=STRETCH, seed=given.seed
+                )
             count = len(np.unique(seen.groups))
             print(f"{kind:20} {length:4}  {accuracy(seen)}  {count:6,} groups", flush=True)
 
