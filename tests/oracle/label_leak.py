@@ -2,7 +2,7 @@
 
 The figures of many corpora, with their intervals:
 
-    python -m tests.oracle.label_leak [--rows 40000] [--lengths 64 128 512] [KIND ...]
+    python -m tests.oracle.label_leak [KIND ...] [--rows 40000] [--copies 12] [--lengths 64 128 512]
 """
 
 from __future__ import annotations
