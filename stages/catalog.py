@@ -82,7 +82,7 @@ VOCAB = Stage(
 )
 PAIRS = Stage(
     name="pairs",
-    version=2,
+    version=3,
     run="stages.pairs:run",
     modules=(
         "stages.pairs",
