@@ -21,12 +21,16 @@ class TrainConfig:
     """The mathematics of optimisation, and how often something is written.
 
     Attributes:
-        steps: optimiser steps.
-        global_batch_size: examples a step, over all workers.
+        steps: optimiser steps; one of `steps`, `tokens` and `hours` is given.
+        global_batch_size: examples a step, over all workers; None: from `global_batch_tokens`.
         learning_rate: the highest.
+        tokens: real tokens to see, turned into steps by the mean length of the rows.
+        hours: wall-clock time, turned into steps by a rehearsal on the machine.
+        global_batch_tokens: real tokens a step, turned into examples by the mean length.
         warmup_share: of the steps, with linear warm-up.
         schedule: after warm-up.
-        optimizer: "adamw".
+        decay_share: of the steps, at the end, with falling rate; of "wsd" alone.
+        optimizer: "adamw", "lamb" or "muon".
         weight_decay: decoupled, on matrices only.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
@@ -41,12 +45,16 @@ class TrainConfig:
         keep_checkpoints: newest kept.
     """
 
-    steps: int
-    global_batch_size: int
+    steps: int | None
+    global_batch_size: int | None
     learning_rate: float
+    tokens: int | None = None
+    hours: float | None = None
+    global_batch_tokens: int | None = None
     warmup_share: float = 0.05
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    optimizer: Literal["adamw"] = "adamw"
+    schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
+    decay_share: float = 0.1
+    optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
     weight_decay: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.999
