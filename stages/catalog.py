@@ -328,7 +328,18 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
         "steps": phase.steps,
         "global_batch_size": phase.global_batch_size,
         "learning_rate": phase.learning_rate,
+        "tokens": phase.tokens,
+        "hours": phase.hours,
+        "global_batch_tokens": phase.global_batch_tokens,
     }
+    # What has no effect is no part of the fingerprint.
+    for name in ("tokens", "hours", "global_batch_tokens"):
+        if train[name] is None:
+            del train[name]
+    if train["schedule"] != "wsd":
+        del train["decay_share"]
+    if train["on_nonfinite"] == "stop":
+        del train["on_nonfinite"]
     if train["length_bins"] is None:
         del train["length_bins"]
     else:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from pipeline.config import Group, RunConfig
-from stages.config_types import Count, Dropout, OpenShare, PositiveInt, Share
+from stages.config_types import Count, Dropout, OpenShare, PositiveFloat, PositiveInt, Share
 from stages.corpus_config import CorpusConfig
 from stages.text.special_tokens import SPECIAL_TOKENS
 
@@ -230,11 +230,45 @@ class ObjectiveConfig(Group):
         return self
 
 
+BUDGETS = ("steps", "tokens", "hours")
+BATCH_SIZES = ("global_batch_size", "global_batch_tokens")
+
+
+def check_one_of(group: str, values: Group, names: tuple[str, ...], what: str) -> None:
+    """Refuse several of `names`, or none."""
+    given = {name: getattr(values, name) for name in names if getattr(values, name) is not None}
+    if len(given) == 1:
+        return
+    said = " and ".join(f"{group}.{name}={value}" for name, value in given.items())
+    keep = list(given)[-1] if given else names[0]
+    others = " ".join(f"{group}.{name}=null" for name in given if name != keep)
+    raise ValueError(
+        f"{said} say twice {what}: add {others}"
+        if given
+        else f"nothing says {what}: set one of {', '.join(f'{group}.{name}' for name in names)}"
+    )
+
+
 class TrainConfig(Group):
     """Optimisation: the mathematics of training."""
 
-    steps: PositiveInt = Field(1000, description="Optimiser steps.")
-    global_batch_size: PositiveInt = Field(32, description="Examples a step, over all workers.")
+    steps: PositiveInt | None = Field(
+        1000, description="Optimiser steps. One of steps, tokens and hours is set, the others null."
+    )
+    tokens: PositiveInt | None = Field(
+        None, description="Tokens to see, turned into steps by the mean length of the rows."
+    )
+    hours: PositiveFloat | None = Field(
+        None,
+        description="Hours on this machine, turned into steps once by a measured rehearsal, so "
+        "that the schedule fits: the result depends on the machine.",
+    )
+    global_batch_size: PositiveInt | None = Field(
+        32, description="Examples a step, over all workers; or null and global_batch_tokens."
+    )
+    global_batch_tokens: PositiveInt | None = Field(
+        None, description="Tokens a step, turned into examples by the mean length of the rows."
+    )
     length_bins: Annotated[int, Field(ge=2, le=256)] | None = Field(
         None,
         description="So many bins of equal width up to max_seq_length: a step's examples, of all "
@@ -243,16 +277,28 @@ class TrainConfig(Group):
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(1e-3, description="Peak learning rate.")
     warmup_share: Share = Field(0.05, description="Share of the steps with linear warm-up.")
-    schedule: Literal["linear", "cosine", "constant"] = Field(
-        "linear", description="Decay to zero after warm-up."
+    schedule: Literal["linear", "cosine", "constant", "wsd"] = Field(
+        "linear",
+        description="After warm-up: down to zero, or constant, or constant and at the end down to "
+        "zero (wsd: warm-up, stable, decay).",
     )
-    optimizer: Literal["adamw"] = Field("adamw", description="AdamW, decay on matrices only.")
+    decay_share: OpenShare = Field(0.1, description="Share of the steps that wsd falls over.")
+    optimizer: Literal["adamw", "lamb", "muon"] = Field(
+        "adamw",
+        description="With decay on matrices only. lamb: for large batches. muon: an experiment, on "
+        "the encoder's matrices, with AdamW for the rest.",
+    )
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.01, description="Decoupled decay.")
     beta1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="First moment.")
     beta2: Annotated[float, Field(ge=0, lt=1)] = Field(0.999, description="Second moment.")
     epsilon: Annotated[float, Field(gt=0)] = Field(1e-6, description="Of the optimiser.")
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
         1.0, description="Largest global gradient norm; null: no clipping."
+    )
+    on_nonfinite: Literal["stop", "skip"] = Field(
+        "stop",
+        description="A loss or gradient that is NaN or infinite ends the run, or costs the step "
+        "(10 in a row end it too). The batch is kept in the node's work folder until it is made.",
     )
     precision: Literal["bf16", "tf32", "float32"] = Field(
         "bf16",
@@ -266,14 +312,44 @@ class TrainConfig(Group):
     log_every_steps: PositiveInt = Field(20, description="Changes no result.")
     keep_checkpoints: PositiveInt = Field(2, description="Newest kept. Changes no result.")
 
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        check_one_of("train", self, BUDGETS, "how long to train")
+        check_one_of("train", self, BATCH_SIZES, "how much a step takes")
+        return self
+
 
 class PhaseConfig(Group):
     """One phase of pretraining: what it sets differently from `pairs` and `train`."""
 
     max_seq_length: Annotated[int, Field(ge=8)] = Field(description="As pairs.max_seq_length.")
-    steps: PositiveInt | None = Field(None, description="null: train.steps.")
-    global_batch_size: PositiveInt | None = Field(None, description="null: train's.")
+    steps: PositiveInt | None = Field(
+        None, description="null, and tokens and hours too: as train says."
+    )
+    tokens: PositiveInt | None = Field(None, description="Instead of steps.")
+    hours: PositiveFloat | None = Field(None, description="Instead of steps.")
+    global_batch_size: PositiveInt | None = Field(
+        None, description="null, and global_batch_tokens too: as train says."
+    )
+    global_batch_tokens: PositiveInt | None = Field(
+        None, description="Instead of global_batch_size."
+    )
     learning_rate: Annotated[float, Field(gt=0)] | None = Field(None, description="null: train's.")
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        for names, what in ((BUDGETS, "how long to train"), (BATCH_SIZES, "how much a step takes")):
+            if any(getattr(self, name) is not None for name in names):
+                check_one_of("phases.N", self, names, what)
+        return self
+
+    def completed(self, train: TrainConfig) -> PhaseConfig:
+        """With `train`'s budget, batch size and learning rate where it has none of its own."""
+        values: dict[str, Any] = {"learning_rate": self.learning_rate or train.learning_rate}
+        for names in (BUDGETS, BATCH_SIZES):
+            own = any(getattr(self, name) is not None for name in names)
+            values |= {name: getattr(self if own else train, name) for name in names}
+        return PhaseConfig(max_seq_length=self.max_seq_length, **values)
 
 
 class RoundingConfig(Group):
@@ -353,15 +429,7 @@ class Config(RunConfig):
     def resolved_phases(self) -> tuple[PhaseConfig, ...]:
         """The phases with every null filled in; one phase when `phases` is empty."""
         phases = self.phases or (PhaseConfig(max_seq_length=self.pairs.max_seq_length),)
-        return tuple(
-            PhaseConfig(
-                max_seq_length=p.max_seq_length,
-                steps=p.steps or self.train.steps,
-                global_batch_size=p.global_batch_size or self.train.global_batch_size,
-                learning_rate=p.learning_rate or self.train.learning_rate,
-            )
-            for p in phases
-        )
+        return tuple(phase.completed(self.train) for phase in phases)
 
     def seed_for(self, purpose: Literal["split", "pairs", "mask", "train"]) -> int:
         """The seed of one purpose: set by itself, or derived from `seed` by SHA-256 (63 bits)."""

@@ -7,16 +7,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
-
 from model.config import BertConfig
 from pipeline.stage import Context, Result, Table
 from pipeline.store import Artifact
 from stages.config import EvaluateConfig
 from stages.parallel import JobFailed, Record
 from stages.remote import run_remote
-from stages.tables import LABEL_COUNTS, PAIR_NAMES, shard_files
+from stages.tables import PAIR_NAMES, label_counts, shard_files
 from stages.text.tokenizer_files import tokenizer_files, vocabulary_digest
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
@@ -167,15 +164,6 @@ def evaluate_model(
     values = {k: v for k, v in values.items() if not isinstance(v, float) or math.isfinite(v)}
     filled = [fill_mask(model, vocab, sentence) for sentence in config.sentences]
     return {"figures": values, "filled": filled}
-
-
-def label_counts(mask: Artifact, vocab_size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[V] how often each id is a label in training: the unigram baseline."""
-    with mask.open(LABEL_COUNTS) as source:
-        table = pq.read_table(source)
-    counts = np.zeros(vocab_size, np.int64)
-    counts[table["id"].to_numpy()] = table["count"].to_numpy()
-    return counts
 
 
 def wilson(correct: int, count: int) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from pipeline.stage import Context, Interrupted, Result, StageError, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ModelConfig, RoundingConfig
 from stages.nodes import nodes_room, say_if_busy, share_per_worker, watch_room
-from stages.tables import PAIR_NAMES, shard_files
+from stages.tables import PAIR_NAMES, label_counts, shard_files
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 WEIGHTS = "weights.safetensors"
@@ -60,6 +60,10 @@ REPORTED = {
     "validation/mlm_loss": ("held-out loss of masked tokens", "{:.3f} nats"),
     "validation/nsp_loss": ("held-out loss of the next sentence", "{:.3f} nats"),
     "validation/sentence_order_loss": ("held-out loss of the sentence order", "{:.3f} nats"),
+    "validation/unigram_loss": ("... of the unigram baseline", "{:.3f} nats"),
+    "train/skipped_steps": ("steps lost to losses or gradients that are not finite", "{:,}"),
+    "train/mfu": ("share of the devices' peak (MFU)", "{:.1%}"),
+    "train/memory_gb": ("most memory of the first worker", "{:.2f} GB"),
     "train/tokens_per_second": ("speed at the end", "{:,.0f} tokens/s"),
 }
 
@@ -187,6 +191,12 @@ def copies_of(mask: Artifact) -> list[list[str]]:
     return [sorted(by_copy[copy]) for copy in sorted(by_copy)]
 
 
+def mean_row_tokens(mask: Artifact) -> float:
+    """Mean tokens of a row of a mask artifact."""
+    figures = mask.manifest["figures"]
+    return float(figures["tokens"]) / max(1, int(figures["rows"]))
+
+
 def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     """What each Ray Train worker runs. Returns rank 0's outcome.
 
@@ -195,7 +205,7 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     import ray.train
 
     from stages.training.checkpoint import CheckpointMismatchError
-    from stages.training.loop import NonFiniteError
+    from stages.training.nonfinite import NonFiniteError
     from stages.training.row_groups import DataError
     from stages.training.start import RestoreError
 
@@ -252,10 +262,13 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
             files=read_index(plan.heldout.fs, heldout),
             mask_token_id=tokenizer.vocab.index("[MASK]"),
             max_rows=min(CURVE_ROWS, plan.settings["evaluate"]["max_rows"]),
+            label_counts=label_counts(plan.mask, len(tokenizer.vocab)),
         ),
         pair_name=PAIR_NAMES[plan.config["objective"]["pair"]],
+        mean_row_tokens=mean_row_tokens(plan.mask),
+        nonfinite_folder=f"{plan.output.work}/nonfinite",
     )
-    hooks = _Hooks(sender, train.steps)
+    hooks = _Hooks(sender)
     outcome = pretrain(job, hooks)
     if rank == 0 and not outcome.stopped:
         figures = {
@@ -278,11 +291,14 @@ def _vocabulary_digest(plan: Plan) -> str:
 class _Hooks:
     """Hands a training run's words to the driver."""
 
-    def __init__(self, sender: Sender, steps: int) -> None:
+    def __init__(self, sender: Sender) -> None:
         self._sender = sender
-        self._steps = steps
+        self._steps = 0
         self._begun = False
         self._last = 0
+
+    def planned(self, steps: int) -> None:
+        self._steps = steps
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self._sender.log(values, step)

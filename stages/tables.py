@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -35,6 +36,15 @@ LABEL_COUNTS = "label_counts.parquet"
 def shard_files(artifact: Artifact, split: str) -> list[str]:
     """Names of the shards of "train" or "validation", in order."""
     return [name for name in artifact.files() if name.startswith(f"{split}-")]
+
+
+def label_counts(mask: Artifact, vocab_size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """[V] how often each id is a label in training: the unigram baseline."""
+    with mask.open(LABEL_COUNTS) as source:
+        table = pq.read_table(source)
+    counts = np.zeros(vocab_size, np.int64)
+    counts[table["id"].to_numpy()] = table["count"].to_numpy()
+    return counts
 
 
 def write_table(

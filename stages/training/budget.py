@@ -1,17 +1,11 @@
-"""From what a run may spend to numbers of steps and examples, each settled once."""
+"""From what a run may spend to numbers of steps and examples."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from stages.training.job import TrainConfig
-
-UNMEASURED_STEPS = 5
-"""Of a rehearsal: memory is claimed, kernels are chosen and compiled."""
-MEASURED_STEPS = 20
+from stages.training.schedules import learning_rate
 
 
 @dataclass(frozen=True)
@@ -27,6 +21,17 @@ class Course:
     steps: int
     warmup_steps: int
     decay_steps: int
+
+    def rate(self, step: int, train: TrainConfig) -> float:
+        """The learning rate of a step, counted from 0."""
+        return learning_rate(
+            step,
+            self.steps,
+            self.warmup_steps,
+            train.learning_rate,
+            train.schedule,
+            self.decay_steps,
+        )
 
 
 def course(train: TrainConfig, steps: int) -> Course:
@@ -82,65 +87,11 @@ def _known(mean_row_tokens: float | None) -> float:
     return mean_row_tokens
 
 
-@dataclass(frozen=True)
-class Pace:
-    """What a rehearsal measured.
-
-    Attributes:
-        step_seconds: of a step, data, gradients of all ranks and optimiser included.
-        evaluation_seconds: of the held-out figures; 0 without them.
-        spent_seconds: of the rehearsal as a whole.
-    """
-
-    step_seconds: float
-    evaluation_seconds: float
-    spent_seconds: float
-
-
-def rehearse(
-    take_step: Callable[[int], object],
-    evaluate: Callable[[], object] | None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Pace:
-    """Measure a machine by steps that change nothing: `UNMEASURED_STEPS`, then `MEASURED_STEPS`.
-
-    Args:
-        take_step: makes step 0, 1... and waits for it.
-        evaluate: makes the held-out figures, or None.
-        clock: seconds.
-    """
-    began = clock()
-    for step in range(UNMEASURED_STEPS):
-        take_step(step)
-    warm = clock()
-    for step in range(UNMEASURED_STEPS, UNMEASURED_STEPS + MEASURED_STEPS):
-        take_step(step)
-    stepped = clock()
-    if evaluate is not None:
-        evaluate()
-    ended = clock()
-    return Pace((stepped - warm) / MEASURED_STEPS, ended - stepped, ended - began)
-
-
-def steps_of_hours(hours: float, pace: Pace, evaluate_every_steps: int) -> int:
-    """Steps that fit in what the rehearsal left of `hours`, at least one.
-
-    Checkpoints and the start of the processes are not counted in.
-    """
-    left = hours * 3600.0 - pace.spent_seconds
-    a_step = pace.step_seconds + pace.evaluation_seconds / evaluate_every_steps
-    return max(1, math.floor(left / a_step))
-
-
-def hours_in_words(hours: float, pace: Pace, steps: int) -> str:
-    """What was decided, in one line."""
-    evaluation = (
-        f" and {pace.evaluation_seconds:.3g} s for held-out figures"
-        if pace.evaluation_seconds
-        else ""
-    )
-    return (
-        f"train.hours={hours:g}: {MEASURED_STEPS} rehearsed steps took {pace.step_seconds:.3g} s "
-        f"each{evaluation}, so this run makes {steps:,} steps, to which its schedule is fitted; "
-        f"resuming keeps them, and train.steps={steps} train.hours=null repeats it anywhere"
-    )
+def tokens_in_words(train: TrainConfig, examples: int, steps: int, mean_row_tokens: float) -> str:
+    """What was settled from numbers of tokens, in one line."""
+    said = []
+    if train.global_batch_tokens is not None:
+        said.append(f"train.global_batch_tokens={train.global_batch_tokens}: {examples:,} examples")
+    if train.tokens is not None:
+        said.append(f"train.tokens={train.tokens}: {steps:,} steps of {examples:,} examples")
+    return f"{'; '.join(said)}, as a training row has {mean_row_tokens:.1f} tokens in the mean"

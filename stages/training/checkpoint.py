@@ -47,6 +47,8 @@ class State:
         vocabulary_digest: of the vocabulary.
         config: what the result depends on, nested.
         rounding: what decides the last bits, flat.
+        planned_steps: of the whole run, once settled.
+        skipped_steps: steps that a loss or gradient which was not finite has cost.
     """
 
     step: int
@@ -58,6 +60,8 @@ class State:
     vocabulary_digest: str
     config: Mapping[str, Any]
     rounding: Mapping[str, Any]
+    planned_steps: int | None = None
+    skipped_steps: int = 0
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -173,6 +174,14 @@ def keep_freed_memory() -> bool:
     except AttributeError:  # Another C library.
         return False
     return all(mallopt(name, 1 << 30) == 1 for name in (mmap_threshold, trim_threshold))
+
+
+def peak_memory_gb(device: torch.device) -> float:
+    """Most memory that this process held so far, in 10^9 bytes: of the GPU, else resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e9
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def autocast(device: str, precision: Precision) -> AbstractContextManager[Any]:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
 from model.bert import BertForPreTraining
@@ -36,6 +38,8 @@ class TrainConfig:
         beta2: decay of the second moment.
         epsilon: of the optimiser.
         clip_norm: largest global gradient norm; None for no clipping.
+        on_nonfinite: what a loss or gradient that is NaN or infinite does: end the run, or lose
+            the step, which counts and changes nothing.
         precision: of matrix products.
         length_bins: a step's examples are of one of so many bins of length; None: of any length.
         max_seq_length: tokens of the longest row; the bins are of equal width up to it.
@@ -60,6 +64,7 @@ class TrainConfig:
     beta2: float = 0.999
     epsilon: float = 1e-6
     clip_norm: float | None = 1.0
+    on_nonfinite: Literal["stop", "skip"] = "stop"
     precision: Precision = "bf16"
     length_bins: int | None = None
     max_seq_length: int | None = None
@@ -67,11 +72,6 @@ class TrainConfig:
     evaluate_every_steps: int = 500
     log_every_steps: int = 20
     keep_checkpoints: int = 2
-
-    @property
-    def warmup_steps(self) -> int:
-        """Steps of warm-up."""
-        return round(self.warmup_share * self.steps)
 
     def mathematics(self) -> dict[str, Any]:
         """The fields that the result depends on."""
@@ -122,11 +122,14 @@ class Validation:
         files: of a mask artifact of validation documents, in the job's filesystem.
         mask_token_id: id of `[MASK]`.
         max_rows: the first so many rows.
+        label_counts: [V] how often each id is a training label, for the unigram baseline; None
+            leaves it out.
     """
 
     files: tuple[ShardFile, ...]
     mask_token_id: int
     max_rows: int = 2_000
+    label_counts: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,9 @@ class TrainJob:
         prefetch_batches: global batches read ahead; changes no result.
         validation: held-out rows, or None for no figures during training.
         pair_name: with which the names of the figures of pairs begin.
+        mean_row_tokens: mean tokens of a training row; needed for budgets in tokens.
+        nonfinite_folder: in the checkpoints' filesystem, for batches with a loss or gradient that
+            is not finite; None keeps none.
     """
 
     model: BertConfig
@@ -175,6 +181,8 @@ class TrainJob:
     prefetch_batches: int = 4
     validation: Validation | None = None
     pair_name: str = "nsp"
+    mean_row_tokens: float | None = None
+    nonfinite_folder: str | None = None
 
     def described(self) -> dict[str, Any]:
         """The configuration that the result depends on, nested, as JSON values."""
@@ -202,6 +210,10 @@ class TrainJob:
 class Hooks(Protocol):
     """How a run talks to whoever started it. Steps count finished optimiser steps, from 1."""
 
+    def planned(self, steps: int) -> None:
+        """The last step's number is known. Called on every rank, before the first step."""
+        ...
+
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Figures of a step. Called on rank 0."""
         ...
@@ -221,6 +233,9 @@ class Hooks(Protocol):
 
 class NoHooks:
     """Hooks that do nothing, to inherit from."""
+
+    def planned(self, steps: int) -> None:
+        """Do nothing."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Drop them."""

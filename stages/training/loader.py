@@ -32,6 +32,7 @@ class Loader:
         batch_size: G, rows of a global batch.
         limits: checked as row groups are decoded.
         bins: a batch holds rows of one bin, as far as they go; None: of any length.
+        documents: whether batches hold the documents' hashes.
 
     Raises:
         DataError: a copy has no rows.
@@ -45,8 +46,11 @@ class Loader:
         batch_size: int,
         limits: Limits,
         bins: LengthBins | None = None,
+        documents: bool = False,
     ) -> None:
-        self._copies = [RowGroups(filesystem, files, limits) for files in copies]
+        self._copies = [
+            RowGroups(filesystem, files, limits, documents=documents) for files in copies
+        ]
         self._seed = seed
         self._batch_size = batch_size
         rows = [int(groups.sizes.sum()) for groups in self._copies]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +11,8 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from stages.training.examples import Examples, Ragged
+from stages.training.job import TrainJob
+from stages.training.step import StepLosses
 
 MOST_IN_A_ROW = 10
 """Steps skipped one after another before the run stops all the same."""
@@ -32,30 +32,83 @@ class NonFiniteError(ArithmeticError):
         self.step = step
 
 
-@dataclass(frozen=True)
-class StepLosses:
-    """Of a global batch, the same on all ranks.
+class BadSteps:
+    """What happens at steps whose loss or gradient is not finite: an end, or a lost step.
+
+    Losses and gradients are sums over all ranks, so all ranks come to the same.
+
+    Args:
+        job: `on_nonfinite`, and where batches are kept.
+        batch: the global batch of a step with the documents' hashes; called on rank 0 alone.
+        rank: of this process.
+        skipped: steps lost before this process began.
+        notice: told of each lost step.
 
     Attributes:
-        mlm: nats a masked position.
-        pair: nats a pair; 0 without pairs.
-        grad_norm: of all gradients, before clipping.
+        skipped: steps lost so far.
     """
 
-    mlm: float
-    pair: float
-    grad_norm: float
+    def __init__(
+        self,
+        job: TrainJob,
+        batch: Callable[[int], Examples],
+        rank: int,
+        skipped: int,
+        notice: Callable[[str], None],
+    ) -> None:
+        self._job = job
+        self._batch = batch
+        self._rank = rank
+        self._notice = notice
+        self._in_a_row: list[int] = []
+        self._saved = 0
+        self.skipped = skipped
 
-    @property
-    def finite(self) -> bool:
-        """Whether a step can be made."""
-        return math.isfinite(self.mlm + self.pair) and math.isfinite(self.grad_norm)
+    def met(self, step: int, losses: StepLosses, rate: float) -> None:
+        """Step `step`, counted from 0, cannot be made.
 
-    def __str__(self) -> str:
-        return (
-            f"MLM loss {self.mlm:g}, pair loss {self.pair:g}, gradient norm {self.grad_norm:g}: "
-            "not finite"
+        Raises:
+            NonFiniteError: the run is to end.
+        """
+        if self._in_a_row and self._in_a_row[-1] != step - 1:
+            self._in_a_row.clear()
+        self._in_a_row.append(step)
+        where = self._save(step, losses, rate)
+        text = (
+            f"step {step + 1}: MLM loss {losses.mlm:g}, pair loss {losses.pair:g}, gradient norm "
+            f"{losses.grad_norm:g}: not finite. The step was not applied{where}"
         )
+        if self._job.train.on_nonfinite == "skip" and len(self._in_a_row) < MOST_IN_A_ROW:
+            self.skipped += 1
+            self._notice(f"{text}; going on ({self.skipped} lost so far)")
+            return
+        if self._job.train.on_nonfinite == "skip":
+            text += f". It is number {MOST_IN_A_ROW} in a row"
+        raise NonFiniteError(
+            step + 1,
+            f"{text}. The last checkpoint is from before it. Lower train.learning_rate, lengthen "
+            "train.warmup_share, or set train.precision=float32",
+        )
+
+    def _save(self, step: int, losses: StepLosses, rate: float) -> str:
+        job = self._job
+        if self._rank != 0 or job.nonfinite_folder is None or self._saved == MOST_SAVED:
+            return ""
+        self._saved += 1
+        what = {
+            "step": step + 1,
+            "mlm_loss": str(losses.mlm),
+            "pair_loss": str(losses.pair),
+            "gradient_norm": str(losses.grad_norm),
+            "learning_rate": rate,
+            "fingerprint": job.fingerprint,
+            "vocabulary_digest": job.vocabulary_digest,
+            **job.described(),
+        }
+        path = save_batch(
+            job.checkpoint_filesystem, job.nonfinite_folder, step + 1, self._batch(step), what
+        )
+        return f"; its batch is in {path}"
 
 
 def save_batch(
@@ -78,7 +131,7 @@ def save_batch(
     columns = {
         "input_ids": _lists(examples.input_ids),
         "a_length": pa.array(examples.a_length),
-        "is_next": pa.array([None] * len(examples) if examples.is_next is None else examples.is_next),
+        "is_next": _labels(examples),
         "mlm_positions": _lists(examples.mlm_positions),
         "mlm_labels": _lists(labels),
     }
@@ -93,6 +146,12 @@ def save_batch(
     except OSError as error:
         return f"nowhere ({error})"
     return f"{path}.parquet"
+
+
+def _labels(examples: Examples) -> pa.Array:
+    if examples.is_next is None:
+        return pa.nulls(len(examples), pa.bool_())
+    return pa.array(examples.is_next)
 
 
 def _lists(ragged: Ragged) -> pa.Array:

@@ -14,9 +14,6 @@ from stages.training.lamb import Lamb
 MUON_MOMENTUM = 0.95
 """Of Muon (Jordan et al. 2024); `beta1` and `beta2` are those of AdamW beside it."""
 
-_FUSED_ADAMW = ("cpu", "cuda", "mps", "xpu")
-"""Where one kernel passes once over the memory of a parameter, instead of once an operation."""
-
 
 def decays(parameter: nn.Parameter) -> bool:
     """Whether weight decay acts on a parameter: on matrices, not on biases and LayerNorms.
@@ -31,6 +28,7 @@ def make_optimiser(
     parameters: Iterable[nn.Parameter],
     config: TrainConfig,
     encoder: Iterable[nn.Parameter] = (),
+    fused: bool = True,
 ) -> torch.optim.Optimizer:
     """An optimiser whose state has one layout, whatever it is made of.
 
@@ -40,6 +38,8 @@ def make_optimiser(
             learning rate anew at each step.
         encoder: those of `parameters` that belong to the encoder's blocks. Muon takes their
             matrices, and leaves tables, heads, biases and norms to AdamW.
+        fused: whether torch passes once over a parameter's memory for a step of AdamW on this
+            device, instead of once an operation.
 
     Raises:
         ValueError: no such optimiser.
@@ -48,7 +48,7 @@ def make_optimiser(
     decayed = [p for p in parameters if decays(p)]
     plain = [p for p in parameters if not decays(p)]
     if config.optimizer == "adamw":
-        return _adamw(decayed, plain, config)
+        return _adamw(decayed, plain, config, fused)
     if config.optimizer == "lamb":
         return Lamb(
             [
@@ -73,24 +73,23 @@ def make_optimiser(
             # Steps as large as AdamW's, so that one learning rate serves both (Liu et al. 2025).
             adjust_lr_fn="match_rms_adamw",
         )
-        return Together([muon, _adamw(others, plain, config)])
+        return Together([muon, _adamw(others, plain, config, fused)])
     raise ValueError(f"unknown optimiser {config.optimizer!r}: adamw, lamb or muon")
 
 
 def _adamw(
-    decayed: list[nn.Parameter], plain: list[nn.Parameter], config: TrainConfig
+    decayed: list[nn.Parameter], plain: list[nn.Parameter], config: TrainConfig, fused: bool
 ) -> torch.optim.Optimizer:
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": plain, "weight_decay": 0.0},
     ]
-    device = (decayed or plain)[0].device
     return torch.optim.AdamW(
         groups,
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.epsilon,
-        fused=True if device.type in _FUSED_ADAMW else None,
+        fused=fused or None,
     )
 
 

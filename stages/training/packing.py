@@ -85,6 +85,7 @@ class StepBatch:
         pairs: of the global batch; 0 without NSP.
         padded_tokens: tokens of this rank's share if each micro-batch were padded to its longest.
         share_tokens: tokens of this rank's share.
+        squared_lengths: sum over the examples of the global batch of (tokens of the example)^2.
     """
 
     micro_batches: tuple[MicroBatch, ...]
@@ -93,6 +94,7 @@ class StepBatch:
     pairs: int
     padded_tokens: int
     share_tokens: int
+    squared_lengths: int
 
     def pinned(self) -> StepBatch:
         """The same with all micro-batches in page-locked memory."""
@@ -204,4 +206,5 @@ def step_batch(examples: Examples, rank: int, world_size: int, budget: int, nsp:
         pairs=len(examples) if nsp else 0,
         padded_tokens=sum((len(m.cu_seqlens) - 1) * m.max_seqlen for m in packed),
         share_tokens=mine.tokens,
+        squared_lengths=int((examples.input_ids.lengths**2).sum()),
     )

@@ -70,11 +70,18 @@ class RowGroups:
         files: in the order that numbers the row groups.
         limits: checked on each row group.
         keep: decoded row groups held in memory at most.
+        documents: whether to read the documents' hashes, where files hold them.
     """
 
     def __init__(
-        self, filesystem: FileSystem, files: Sequence[ShardFile], limits: Limits, keep: int = 3
+        self,
+        filesystem: FileSystem,
+        files: Sequence[ShardFile],
+        limits: Limits,
+        keep: int = 3,
+        documents: bool = False,
     ) -> None:
+        self._columns = (*COLUMNS, "document") if documents else COLUMNS
         self._filesystem = filesystem
         self._files = tuple(files)
         self._limits = limits
@@ -107,7 +114,7 @@ class RowGroups:
     def _decode(self, file: ShardFile, row_group: int) -> Examples:
         where = f"{file.path}, row group {row_group}"
         with self._filesystem.open_input_file(file.path) as source:
-            table = _read(self._open(file, source), file, row_group, COLUMNS)
+            table = _read(self._open(file, source), file, row_group, self._columns)
         examples = decode(table, where)
         _check_limits(examples, self._limits, where)
         return examples
@@ -179,7 +186,10 @@ def decode(table: pa.Table, where: str = "table") -> Examples:
         if "a_length" not in table.column_names or table.column("a_length").null_count:
             raise DataError(f"{where}: is_next without a_length")
         a_length = table.column("a_length").to_numpy().astype(np.int64)
-    return Examples(input_ids, a_length, is_next, positions, labels.values)
+    documents = None
+    if "document" in table.column_names:
+        documents = table.column("document").to_numpy()
+    return Examples(input_ids, a_length, is_next, positions, labels.values, documents)
 
 
 def _ragged(table: pa.Table, name: str, where: str) -> Ragged:

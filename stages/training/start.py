@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,11 +19,13 @@ from stages.training.weights import read_weights, set_moments, set_weights
 
 @dataclass(frozen=True)
 class Start:
-    """The first step of a run, and the tokens seen and figures logged before it."""
+    """The first step of a run, and what was counted, settled and logged before it."""
 
-    step: int
-    tokens_seen: int
-    figures: Mapping[str, float]
+    step: int = 0
+    tokens_seen: int = 0
+    skipped_steps: int = 0
+    planned_steps: int | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 class RestoreError(ValueError):
@@ -67,7 +69,7 @@ def restore(
     else:
         _draw_weights(model, job.seed)
     set_moments(model, optimiser, parts["moments"])
-    return Start(header.get("step", 0), header.get("tokens_seen", 0), header.get("figures", {}))
+    return Start(**header.get("start", {}))
 
 
 def _read(
@@ -79,9 +81,13 @@ def _read(
         _tell_rounding(found.state, rounding, hooks)
         header = {
             "source": f"the checkpoint of step {found.state.step}",
-            "step": found.state.step,
-            "tokens_seen": found.state.tokens_seen,
-            "figures": dict(found.state.figures),
+            "start": {
+                "step": found.state.step,
+                "tokens_seen": found.state.tokens_seen,
+                "skipped_steps": found.state.skipped_steps,
+                "planned_steps": found.state.planned_steps,
+                "figures": dict(found.state.figures),
+            },
         }
         tensors = {f"weights:{name}": tensor for name, tensor in found.weights.items()}
         tensors |= {f"moments:{name}": tensor for name, tensor in found.moments.items()}

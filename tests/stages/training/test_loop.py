@@ -18,7 +18,8 @@ from model.losses import mlm_loss_sum, nsp_loss_sum
 from stages.training.checkpoint import CheckpointMismatchError
 from stages.training.job import Validation
 from stages.training.loader import Loader
-from stages.training.loop import NonFiniteError, pretrain
+from stages.training.loop import pretrain
+from stages.training.nonfinite import NonFiniteError
 from stages.training.packing import pack
 from stages.training.row_groups import DataError, Limits
 from stages.training.weights import read_weights, weights_of, write_model

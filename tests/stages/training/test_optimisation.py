@@ -19,6 +19,7 @@ from torch import nn
 
 from model.bert import BertForPreTraining
 from model.config import BertConfig
+from stages.training.budget import course
 from stages.training.device import Machine, autocast, backend, choose_device
 from stages.training.gradients import FlatGradients
 from stages.training.job import TrainConfig
@@ -44,7 +45,7 @@ def test_cosine_and_constant_schedules():
 
 @given(st.integers(1, 500), st.floats(0, 1), st.sampled_from(["linear", "cosine", "constant"]))
 def test_every_step_moves_and_none_above_the_peak(steps, warmup_share, schedule):
-    warmup = TrainConfig(steps, 1, 1.0, warmup_share=warmup_share).warmup_steps
+    warmup = course(TrainConfig(steps, 1, 1.0, warmup_share=warmup_share), steps).warmup_steps
     rates = [learning_rate(s, steps, warmup, 3.0, schedule) for s in range(steps)]
     assert all(0 < rate <= 3.0 for rate in rates)
     assert all(a <= b for a, b in pairwise(rates[:warmup]))
@@ -188,6 +189,7 @@ def test_backends_and_precision():
 def test_freed_memory_is_kept():
     code = """
 import resource, numpy as np
+from stages.training.budget import course
 from stages.training.device import keep_freed_memory
 assert keep_freed_memory()
 np.ones(8_000_000)
