@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 
 from stages.training.packing import StepBatch
 from stages.training.prefetch import prefetched
@@ -36,7 +36,6 @@ def rehearse(
     prepare: Callable[[int], StepBatch],
     prefetch: int,
     evaluate: Callable[[], object] | None,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> Pace:
     """Make the first steps at a learning rate of zero, then forget them.
 
@@ -48,23 +47,22 @@ def rehearse(
         prepare: a step's batch.
         prefetch: batches made ahead.
         evaluate: makes the held-out figures, or None.
-        clock: in seconds.
     """
-    began = warm = clock()
+    began = warm = perf_counter()
     steps = range(UNMEASURED_STEPS + MEASURED_STEPS)
     with prefetched(prepare, steps, prefetch) as batches:
         for step in steps:
             if step == UNMEASURED_STEPS:
-                warm = clock()
+                warm = perf_counter()
             losses = stepper.gradients_of(step, next(batches), _never)
             # Zero times infinity is no zero; the run itself will meet the same gradient.
             if losses.finite:
                 stepper.change_weights(0.0, losses.grad_norm)
-        stepped = clock()
+        stepped = perf_counter()
     stepper.forget()
     if evaluate is not None:
         evaluate()
-    ended = clock()
+    ended = perf_counter()
     return Pace((stepped - warm) / MEASURED_STEPS, ended - stepped, ended - began)
 
 
