@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from pipeline.graph import Graph
 from pipeline.stage import Stage
 from stages import catalog
 from stages.catalog import CATALOG
 from stages.config import Config
+from stages.training.job import TrainConfig
 from tests.conftest import ROOT
 
 STAGES = [value for value in vars(catalog).values() if isinstance(value, Stage)]
@@ -119,6 +122,52 @@ def test_length_bins_go_up_to_the_length_of_the_phase() -> None:
     # Without them the slice is what it was before there were any.
     plain = {n.name: n for n in CATALOG.nodes(config())}["pretrain/128"].config["train"]
     assert not {"length_bins", "max_seq_length"} & set(plain)
+
+
+@pytest.mark.parametrize(
+    ("changes", "phases", "expected"),
+    [
+        ({}, [{}, {"steps": 7}], [{"steps": 1000}, {"steps": 7}]),
+        (
+            {"steps": None, "tokens": 10**9},
+            [{}, {"hours": 0.5}, {"steps": 7}],
+            [{"tokens": 10**9}, {"hours": 0.5}, {"steps": 7}],
+        ),
+        (
+            {"global_batch_size": None, "global_batch_tokens": 4096},
+            [{}, {"global_batch_size": 4}],
+            [{"steps": 1000, "global_batch_tokens": 4096}, {"steps": 1000, "global_batch_size": 4}],
+        ),
+        (
+            {"optimizer": "lamb", "schedule": "wsd", "decay_share": 0.3, "on_nonfinite": "skip"},
+            [{}],
+            [{"optimizer": "lamb", "decay_share": 0.3, "on_nonfinite": "skip", "steps": 1000}],
+        ),
+    ],
+)
+def test_a_phase_s_budget_stands_for_train_s(
+    changes: dict[str, Any], phases: list[dict[str, Any]], expected: list[dict[str, Any]]
+) -> None:
+    """What the trainer is told; a budget that is not set is not in the slice."""
+    lengths = (128, 256, 512)
+    named = [{"max_seq_length": n, **p} for n, p in zip(lengths, phases, strict=False)]
+    nodes = {n.name: n for n in CATALOG.nodes(config(train=changes, phases=named))}
+    optional = {"tokens", "hours", "global_batch_tokens", "decay_share", "on_nonfinite"}
+    for length, wanted in zip(lengths, expected, strict=False):
+        node = nodes[f"pretrain/{length}"]
+        told = TrainConfig(**node.config["train"], **node.settings["train"])
+        assert {name: getattr(told, name) for name in wanted} == wanted
+        assert optional & set(node.config["train"]) == optional & set(wanted)
+        assert sum(getattr(told, name) is not None for name in ("steps", "tokens", "hours")) == 1
+
+
+def test_two_budgets_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"add train\.steps=null"):
+        config(train={"tokens": 10**9})
+    with pytest.raises(ValidationError, match="how much a step takes"):
+        config(train={"global_batch_size": None})
+    with pytest.raises(ValidationError, match=r"phases\.N\.steps=5 and phases\.N\.hours=1\.0"):
+        config(phases=[{"max_seq_length": 64, "steps": 5, "hours": 1}])
 
 
 def test_what_acts_with_others_counts_with_them() -> None:
