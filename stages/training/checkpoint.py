@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
@@ -47,8 +47,8 @@ class State:
         vocabulary_digest: of the vocabulary.
         config: what the result depends on, nested.
         rounding: what decides the last bits, flat.
-        planned_steps: of the whole run, once settled.
-        skipped_steps: steps that a loss or gradient which was not finite has cost.
+        settled: what the run has decided for good as it went, as JSON: the steps that a budget
+            of hours came to, and how many were lost to what is not finite.
     """
 
     step: int
@@ -60,8 +60,7 @@ class State:
     vocabulary_digest: str
     config: Mapping[str, Any]
     rounding: Mapping[str, Any]
-    planned_steps: int | None = None
-    skipped_steps: int = 0
+    settled: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

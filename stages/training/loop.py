@@ -17,6 +17,7 @@ from stages.training import checkpoint, distributed
 from stages.training.budget import batch_size, course, planned_steps, tokens_in_words
 from stages.training.device import Placement, apply, peak_memory_gb, place, this_machine
 from stages.training.evaluate import Plateau, evaluate
+from stages.training.examples import Examples
 from stages.training.flops import peak_flops
 from stages.training.job import Hooks, Outcome, TrainJob
 from stages.training.loader import Loader
@@ -93,7 +94,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     stepper = Stepper(job, model, optimiser, device, rank)
     planned = planned_steps(train, examples, job.mean_row_tokens)
     if train.hours is not None:
-        planned = start.planned_steps
+        planned = start.settled.get("steps")
     if planned is None:
         assert train.hours is not None
         watched = held_out if job.validation is not None else None
@@ -108,9 +109,11 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     if train.length_bins is not None and start.step < schedule.steps:
         notice(_bins_in_words(loader, start.step, train.length_bins))
 
-    bad = BadSteps(
-        job, lambda step: make_loader(documents=True).batch(step), rank, start.skipped_steps, notice
-    )
+    def batch_with_documents(step: int) -> Examples:
+        return make_loader(documents=True).batch(step)
+
+    lost = start.settled.get("skipped_steps", 0)
+    bad = BadSteps(job, batch_with_documents, rank, lost, notice)
     plateau = Plateau(schedule.warmup_steps)
     meter = Meter(job.model, _peak(placement, job, world_size), _attention_is_padded(job, device))
     tokens_seen = start.tokens_seen
@@ -134,8 +137,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                     vocabulary_digest=job.vocabulary_digest,
                     config=job.described(),
                     rounding=rounding,
-                    planned_steps=schedule.steps,
-                    skipped_steps=bad.skipped,
+                    settled={"steps": schedule.steps, "skipped_steps": bad.skipped},
                 ),
                 weights_of(model),
                 moments_of(model, optimiser),
@@ -144,7 +146,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
         distributed.barrier()
         hooks.saved(finished)
 
-    if train.hours is not None and start.planned_steps is None:
+    if train.hours is not None and "steps" not in start.settled:
         save()  # What was settled holds from now on.
 
     steps = range(start.step, schedule.steps)

@@ -37,7 +37,7 @@ def rehearse(
     prefetch: int,
     evaluate: Callable[[], object] | None,
 ) -> Pace:
-    """Make the first steps at a learning rate of zero, then forget them.
+    """Make the first steps at a learning rate of zero, then take back the moments.
 
     Weights, moments and order of the data are afterwards as before, so that a run of so many
     steps, however they were settled, comes to the same model.
@@ -49,6 +49,7 @@ def rehearse(
         evaluate: makes the held-out figures, or None.
     """
     began = warm = perf_counter()
+    moments = stepper.moments()
     steps = range(UNMEASURED_STEPS + MEASURED_STEPS)
     with prefetched(prepare, steps, prefetch) as batches:
         for step in steps:
@@ -59,7 +60,7 @@ def rehearse(
             if losses.finite:
                 stepper.change_weights(0.0, losses.grad_norm)
         stepped = perf_counter()
-    stepper.forget()
+    stepper.set_moments(moments)
     if evaluate is not None:
         evaluate()
     ended = perf_counter()

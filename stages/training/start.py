@@ -21,11 +21,10 @@ from stages.training.weights import read_weights, set_moments, set_weights
 class Start:
     """The first step of a run, and what was counted, settled and logged before it."""
 
-    step: int = 0
-    tokens_seen: int = 0
-    skipped_steps: int = 0
-    planned_steps: int | None = None
-    figures: Mapping[str, float] = field(default_factory=dict)
+    step: int
+    tokens_seen: int
+    figures: Mapping[str, float]
+    settled: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RestoreError(ValueError):
@@ -69,7 +68,12 @@ def restore(
     else:
         _draw_weights(model, job.seed)
     set_moments(model, optimiser, parts["moments"])
-    return Start(**header.get("start", {}))
+    return Start(
+        header.get("step", 0),
+        header.get("tokens_seen", 0),
+        header.get("figures", {}),
+        header.get("settled", {}),
+    )
 
 
 def _read(
@@ -81,13 +85,10 @@ def _read(
         _tell_rounding(found.state, rounding, hooks)
         header = {
             "source": f"the checkpoint of step {found.state.step}",
-            "start": {
-                "step": found.state.step,
-                "tokens_seen": found.state.tokens_seen,
-                "skipped_steps": found.state.skipped_steps,
-                "planned_steps": found.state.planned_steps,
-                "figures": dict(found.state.figures),
-            },
+            "step": found.state.step,
+            "tokens_seen": found.state.tokens_seen,
+            "figures": dict(found.state.figures),
+            "settled": dict(found.state.settled),
         }
         tensors = {f"weights:{name}": tensor for name, tensor in found.weights.items()}
         tensors |= {f"moments:{name}": tensor for name, tensor in found.moments.items()}

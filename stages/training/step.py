@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from model.bert import BertForPreTraining
 from model.losses import nsp_loss_sum
@@ -15,6 +16,7 @@ from stages.training.gradients import FlatGradients
 from stages.training.job import TrainJob
 from stages.training.packing import StepBatch
 from stages.training.randomness import seed_dropout
+from stages.training.weights import moments_of, set_moments
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,11 @@ class Stepper:
             group["lr"] = rate
         self._optimiser.step()
 
-    def forget(self) -> None:
-        """Drop the optimiser's moments, as before the first step."""
-        self._optimiser.state.clear()
+    def moments(self) -> dict[str, Tensor]:
+        """A copy of the optimiser's tensors by name."""
+        moments = moments_of(self._model, self._optimiser)
+        return {name: tensor.clone() for name, tensor in moments.items()}
+
+    def set_moments(self, moments: Mapping[str, Tensor]) -> None:
+        """Return the optimiser to what `moments` gave."""
+        set_moments(self._model, self._optimiser, moments)
