@@ -14,7 +14,7 @@ import torch
 from model.attention import choose_path
 from model.bert import BertForPreTraining
 from model.losses import nsp_loss_sum
-from stages.training import checkpoint, distributed
+from stages.training import distributed
 from stages.training.device import autocast, choose_device, keep_freed_memory, this_machine
 from stages.training.evaluate import evaluate
 from stages.training.gradients import FlatGradients
@@ -26,9 +26,13 @@ from stages.training.packing import StepBatch, step_batch
 from stages.training.prefetch import prefetched
 from stages.training.randomness import seed_dropout
 from stages.training.row_groups import Limits
+from stages.training.saving import Saver
 from stages.training.schedules import learning_rate
 from stages.training.start import restore
-from stages.training.weights import moments_of, weights_of
+from stages.training.weights import moments_of
+
+# What rank 0 asks of all ranks at a step; the highest wins.
+SAVE, STOP, FAIL = 1.0, 2.0, 3.0
 
 
 class NonFiniteError(ArithmeticError):
@@ -50,6 +54,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
 
     Raises:
         CheckpointMismatchError: the checkpoint belongs to another configuration.
+        CheckpointWriteError: checkpoints cannot be written.
         DataError: a file does not hold what it should.
         NonFiniteError: a loss or gradient is not finite; no checkpoint holds it.
         ValueError: a device that is not there, rows without what the objective needs, or weights
@@ -77,7 +82,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     )
     if train.length_bins is not None and rank == 0 and start.step < train.steps:
         hooks.notice(_bins_in_words(loader, start.step, train.length_bins))
-    # Summed over ranks with the gradients: MLM loss, NSP loss, whether rank 0 is to stop.
+    # Summed over ranks with the gradients: MLM loss, NSP loss, what rank 0 asks of all.
     gradients = FlatGradients(model.parameters(), figures=3)
     meter = Meter()
     attention_is_padded = _attention_is_padded(job, device)
@@ -92,7 +97,10 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
         return batch.pinned() if device.type == "cuda" else batch
 
     steps = range(start.step, train.steps)
-    with prefetched(prepare, steps, job.prefetch_batches) as batches:
+    with (
+        Saver(job, hooks, model, optimiser, rounding) as saver,
+        prefetched(prepare, steps, job.prefetch_batches) as batches,
+    ):
         for step in steps:
             meter.waiting()
             batch = next(batches)
@@ -112,12 +120,14 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                     gradients.figures[1] += nsp_loss.detach()
                     loss = loss + nsp_loss
                 loss.backward()
-            if rank == 0 and hooks.should_stop():
-                gradients.figures[2] = 1.0
+            if rank == 0:
+                gradients.figures[2] = _asked(saver, hooks)
             gradients.sum_over_ranks()
 
             # The one place of a step where the CPU waits for the device.
-            mlm, nsp, stop, norm = torch.cat([gradients.figures, gradients.norm()[None]]).tolist()
+            mlm, nsp, asked, norm = torch.cat([gradients.figures, gradients.norm()[None]]).tolist()
+            if asked == FAIL:
+                saver.fail()
             _check_finite(step + 1, mlm, nsp, norm)
             if train.clip_norm is not None:
                 gradients.clip(norm, train.clip_norm)
@@ -130,7 +140,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
 
             tokens_seen += batch.tokens
             finished = step + 1
-            stopped = bool(stop) and finished < train.steps
+            stopped = asked == STOP and finished < train.steps
             last = stopped or finished == train.steps
 
             if last or finished % train.log_every_steps == 0:
@@ -146,6 +156,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                     figures[f"train/{job.pair_name}_loss"] = nsp
                 if rank == 0:
                     hooks.log(finished, figures)
+            score = None
             if job.validation is not None and finished % train.evaluate_every_steps == 0:
                 held_out = evaluate(
                     model,
@@ -157,35 +168,24 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                     micro_batch_tokens=job.rounding.micro_batch_tokens,
                     precision=train.precision,
                 ).values(job.pair_name)
+                score = held_out["mlm_loss"]
                 if rank == 0:
                     hooks.log(finished, {f"validation/{n}": v for n, v in held_out.items()})
-            if last or finished % train.checkpoint_every_steps == 0:
-                if rank == 0:
-                    epoch, row = loader.position(finished)
-                    checkpoint.save(
-                        job.checkpoint_filesystem,
-                        job.checkpoint_folder,
-                        job.attempt,
-                        checkpoint.State(
-                            step=finished,
-                            epoch=epoch,
-                            row=row,
-                            tokens_seen=tokens_seen,
-                            figures=figures,
-                            fingerprint=job.fingerprint,
-                            vocabulary_digest=job.vocabulary_digest,
-                            config=job.described(),
-                            rounding=rounding,
-                        ),
-                        weights_of(model),
-                        moments_of(model, optimiser),
-                        train.keep_checkpoints,
-                    )
-                distributed.barrier()
-                hooks.saved(finished)
+            if last or asked == SAVE or finished % train.checkpoint_every_steps == 0:
+                saver.save(finished, loader.position(finished), tokens_seen, figures, score)
             if stopped:
                 break
-    return Outcome(stopped, finished, start.step, tokens_seen, figures, model)
+        saver.finish(required=stopped)
+    moments = moments_of(model, optimiser)
+    return Outcome(stopped, finished, start.step, tokens_seen, figures, model, moments)
+
+
+def _asked(saver: Saver, hooks: Hooks) -> float:
+    if saver.in_trouble():
+        return FAIL
+    if hooks.should_stop():
+        return STOP
+    return SAVE if hooks.should_save() else 0.0
 
 
 def _bins_in_words(loader: Loader, step: int, bins: int) -> str:

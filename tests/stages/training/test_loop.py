@@ -21,7 +21,8 @@ from stages.training.loader import Loader
 from stages.training.loop import NonFiniteError, pretrain
 from stages.training.packing import pack
 from stages.training.row_groups import DataError, Limits
-from stages.training.weights import read_weights, weights_of, write_model
+from stages.training.tensor_files import read_tensors
+from stages.training.weights import weights_of, write_model
 
 ROOT = Path(__file__).parents[3]
 WITHOUT_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
@@ -204,7 +205,7 @@ def test_starting_from_other_weights(make_job, recorder, tmp_path):
     path, _ = write_model(
         first.model, first.model.config, LocalFileSystem(), str(tmp_path / "final")
     )
-    written = read_weights(LocalFileSystem(), path)
+    written = read_tensors(LocalFileSystem(), path)
     assert all(torch.equal(written[n], w) for n, w in weights_of(first.model).items())
 
     second = make_job(train={"steps": 0}, folder="second", init_from=path)
