@@ -115,6 +115,7 @@ PRETRAIN = Stage(
         "stages.pretrain_worker",
         "stages.given_weights",
         "stages.initial_weights",
+        "stages.vocabulary_source",
         "stages.tables",
         *_TOKENS,
         *_text("existing"),

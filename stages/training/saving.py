@@ -195,7 +195,7 @@ class Saver:
         self._failures += 1
         said = f"the checkpoint of step {step:,} could not be written ({problem})"
         if getattr(problem, "errno", None) in _HOPELESS or self._failures >= MAX_FAILURES:
-            again = f", the {self._failures}th in a row" if self._failures > 1 else ""
+            again = f", nor could the {self._failures - 1} before it" if self._failures > 1 else ""
             self._error = CheckpointWriteError(
                 f"{said}{again}, so training ends here: what it does from now on would be lost. "
                 f"{self._need()}The checkpoints before it stay, and the same command goes on from "

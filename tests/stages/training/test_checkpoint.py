@@ -145,3 +145,16 @@ def test_the_state_is_readable_without_us(tmp_path):
     content = json.loads((Path(write(tmp_path, 4)) / "state.json").read_text())
     assert content["state"]["step"] == 4
     assert set(content["files"]) == {"weights.safetensors", "optimiser.safetensors"}
+
+
+def test_the_best_is_kept_beside_the_newest(tmp_path):
+    for step, score in ((1, 5.0), (2, None), (3, 4.0), (4, 4.5), (5, None), (6, 4.0), (7, None)):
+        save(
+            LOCAL, str(tmp_path), "one", state(step, score=score), {"w": torch.ones(2)}, {},
+            keep=2, keep_best=True,
+        )  # fmt: skip
+    assert sorted(int(p.name[5:]) for p in tmp_path.iterdir()) == [6, 7]
+    save(LOCAL, str(tmp_path), "one", state(8), {}, {}, keep=1, keep_best=True)
+    assert sorted(int(p.name[5:]) for p in tmp_path.iterdir()) == [6, 8]
+    save(LOCAL, str(tmp_path), "one", state(9), {}, {}, keep=1)
+    assert [int(p.name[5:]) for p in tmp_path.iterdir()] == [9]
