@@ -110,7 +110,18 @@ PRETRAIN = Stage(
     name="pretrain",
     version=1,
     run="stages.pretrain:run",
-    modules=("stages.pretrain", "stages.tables", *_TOKENS, "stages.training", "model"),
+    modules=(
+        "stages.pretrain",
+        "stages.pretrain_worker",
+        "stages.given_weights",
+        "stages.initial_weights",
+        "stages.vocabulary_source",
+        "stages.tables",
+        *_TOKENS,
+        *_text("existing"),
+        "stages.training",
+        "model",
+    ),
     recorded=("torch", "numpy", "pyarrow", "ray"),
     deterministic=False,
 )
@@ -322,8 +333,11 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             "evaluate_every_steps",
             "log_every_steps",
             "keep_checkpoints",
+            "keep_best",
+            "init_from",
         )
     }
+    carried = train.pop("carry_moments")
     train |= {
         "steps": phase.steps,
         "global_batch_size": phase.global_batch_size,
@@ -347,8 +361,13 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
     inputs = {"mask": f"mask/{phase.max_seq_length}", "vocab": "vocab"}
     if before is not None:
         inputs["before"] = before
+        # What acts only here, and the weights of a listing, are in the slice only where they act.
+        train["carry_moments"] = carried
+        settings["init_from"] = None
+    elif settings["init_from"] is not None:
+        train["init_from"] = "listed"
     cluster = config.cluster
-    workers = cluster.train_workers
+    least, _ = cluster.workers_range
     return Node(
         name=f"pretrain/{phase.max_seq_length}",
         stage=PRETRAIN,
@@ -365,7 +384,8 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             "speed": config.speed.model_dump(mode="json"),
             "evaluate": {"max_rows": config.evaluate.max_rows},
             "cluster": {
-                "train_workers": workers,
+                "train_workers": cluster.workers_range,
+                "num_cpus": cluster.num_cpus,
                 "cpus_per_worker": cluster.cpus_per_worker,
                 "device": cluster.device,
             },
@@ -374,10 +394,20 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
         watches={"heldout": f"mask/{phase.max_seq_length}-heldout"},
         # The number of threads changes the last bits: it must not follow from what runs beside.
         resources=Resources(
-            cpus=math.inf if cluster.cpus_per_worker is None else workers * cluster.cpus_per_worker,
+            cpus=math.inf if cluster.cpus_per_worker is None else least * cluster.cpus_per_worker,
             gpus=0.0 if cluster.device == "cpu" else math.inf,
         ),
+        raw=_weights_listing(config) if settings["init_from"] is not None else None,
     )
+
+
+def _weights_listing(config: Config) -> Callable[[], RawInput]:
+    def listing() -> RawInput:
+        from stages.given_weights import list_weights
+
+        return list_weights(config, Path.cwd())
+
+    return listing
 
 
 def _last(config: Config) -> PhaseConfig:

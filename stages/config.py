@@ -311,6 +311,21 @@ class TrainConfig(Group):
     )
     log_every_steps: PositiveInt = Field(20, description="Changes no result.")
     keep_checkpoints: PositiveInt = Field(2, description="Newest kept. Changes no result.")
+    keep_best: bool = Field(
+        True,
+        description="The checkpoint with the lowest held-out loss is kept too, of those at whose "
+        "step it was measured. Changes no result.",
+    )
+    carry_moments: bool = Field(
+        True,
+        description="A phase after the first begins with the optimiser's moments and step count "
+        "of the one before it; false: with none, as weights alone were handed on.",
+    )
+    init_from: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description="Weights to start from instead of drawn ones: a folder that transformers or "
+        "export wrote, or a pretrain artifact. Its vocabulary has to be this run's: vocab.from.",
+    )
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
@@ -480,6 +495,15 @@ class Config(RunConfig):
             raise ValueError(
                 "pairs.across_documents=true needs objective.nsp=false: with it a row is a pair of "
                 "segments, and has no place for the next document"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _vocabulary_comes_with_weights(self) -> Self:
+        if self.train.init_from is not None and self.vocab.from_ is None:
+            raise ValueError(
+                f"train.init_from={self.train.init_from} brings a vocabulary, and this run would "
+                f"train another: set vocab.from={self.train.init_from}"
             )
         return self
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
+from torch import Tensor
 
 from model.bert import BertForPreTraining
 from model.config import BertConfig
@@ -47,6 +48,7 @@ class TrainConfig:
         evaluate_every_steps: held-out figures, where the job has validation files.
         log_every_steps: lines of figures.
         keep_checkpoints: newest kept.
+        keep_best: the checkpoint with the lowest held-out loss is kept too.
     """
 
     steps: int | None
@@ -72,6 +74,7 @@ class TrainConfig:
     evaluate_every_steps: int = 500
     log_every_steps: int = 20
     keep_checkpoints: int = 2
+    keep_best: bool = True
 
     def mathematics(self) -> dict[str, Any]:
         """The fields that the result depends on."""
@@ -80,6 +83,7 @@ class TrainConfig:
             "evaluate_every_steps",
             "log_every_steps",
             "keep_checkpoints",
+            "keep_best",
         )
         return {k: v for k, v in asdict(self).items() if k not in frequency}
 
@@ -141,7 +145,7 @@ class TrainJob:
         train: the mathematics.
         rounding: the last bits.
         seed: of weights, order of batches and dropout.
-        filesystem: where `copies` and `init_from` lie.
+        filesystem: where `copies`, `init_from` and `init_moments` lie.
         copies: training files of each copy; epoch e reads copy e mod len(copies).
         checkpoint_filesystem: where checkpoints lie.
         checkpoint_folder: its folder for them, made when it is not there.
@@ -152,6 +156,8 @@ class TrainJob:
         config: what the fingerprint covers, as JSON, to say what differs; model and train are
             added by `described`.
         init_from: weights (`weights.safetensors`) to start from; None draws them.
+        init_moments: the optimiser's tensors (`optimiser.safetensors`) to start from, its step
+            counts included; None begins with none.
         device: "auto", "cpu", "cuda", "cuda:N" or "mps".
         local_rank: number of this process among those of its host, to choose a GPU.
         prefetch_batches: global batches read ahead; changes no result.
@@ -176,6 +182,7 @@ class TrainJob:
     schema_metadata: tuple[tuple[str, str], ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     init_from: str | None = None
+    init_moments: str | None = None
     device: str = "auto"
     local_rank: int = 0
     prefetch_batches: int = 4
@@ -222,8 +229,15 @@ class Hooks(Protocol):
         """Whether to end after this step, with a checkpoint. Asked on rank 0, each step."""
         ...
 
+    def should_save(self) -> bool:
+        """Whether to save after this step and go on: a machine is about to be taken away.
+
+        Asked on rank 0, each step.
+        """
+        ...
+
     def saved(self, step: int) -> None:
-        """A checkpoint is complete. Called on every rank, after rank 0 has written it."""
+        """A checkpoint is complete. Called on rank 0, at a later step than the one it holds."""
         ...
 
     def notice(self, text: str) -> None:
@@ -241,6 +255,10 @@ class NoHooks:
         """Drop them."""
 
     def should_stop(self) -> bool:
+        """Never."""
+        return False
+
+    def should_save(self) -> bool:
         """Never."""
         return False
 
@@ -262,6 +280,7 @@ class Outcome:
         tokens_seen: real tokens of all steps, those before resuming included.
         figures: the last step's, as logged; empty when this process made no step.
         model: with its last weights, on the run's device.
+        moments: the optimiser's tensors by name, as `weights.moments_of` names them.
     """
 
     stopped: bool
@@ -270,3 +289,4 @@ class Outcome:
     tokens_seen: int
     figures: Mapping[str, float]
     model: BertForPreTraining
+    moments: Mapping[str, Tensor]

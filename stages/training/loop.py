@@ -13,7 +13,7 @@ import torch
 
 from model.attention import choose_path
 from model.bert import BertForPreTraining
-from stages.training import checkpoint, distributed
+from stages.training import distributed
 from stages.training.budget import batch_size, course, planned_steps, tokens_in_words
 from stages.training.device import Placement, apply, peak_memory_gb, place, this_machine
 from stages.training.evaluate import Plateau, evaluate
@@ -28,9 +28,13 @@ from stages.training.packing import StepBatch, step_batch
 from stages.training.prefetch import prefetched
 from stages.training.rehearsal import hours_in_words, rehearse, steps_of_hours
 from stages.training.row_groups import Limits
+from stages.training.saving import Saver
 from stages.training.start import restore
 from stages.training.step import Stepper
-from stages.training.weights import moments_of, weights_of
+from stages.training.weights import moments_of
+
+# What rank 0 asks of all ranks at a step; the highest wins.
+SAVE, STOP, FAIL = 1.0, 2.0, 3.0
 
 
 def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
@@ -40,6 +44,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
 
     Raises:
         CheckpointMismatchError: the checkpoint belongs to another configuration.
+        CheckpointWriteError: checkpoints cannot be written.
         DataError: a file does not hold what it should.
         NonFiniteError: a loss or gradient is not finite; no checkpoint holds it.
         ValueError: a device that is not there, rows without what the objective needs, weights
@@ -120,43 +125,26 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     figures = dict(start.figures)
     finished, stopped = start.step, False
 
-    def save() -> None:
-        if rank == 0:
-            epoch, row = loader.position(finished)
-            checkpoint.save(
-                job.checkpoint_filesystem,
-                job.checkpoint_folder,
-                job.attempt,
-                checkpoint.State(
-                    step=finished,
-                    epoch=epoch,
-                    row=row,
-                    tokens_seen=tokens_seen,
-                    figures=figures,
-                    fingerprint=job.fingerprint,
-                    vocabulary_digest=job.vocabulary_digest,
-                    config=job.described(),
-                    rounding=rounding,
-                    settled={"steps": schedule.steps, "skipped_steps": bad.skipped},
-                ),
-                weights_of(model),
-                moments_of(model, optimiser),
-                train.keep_checkpoints,
-            )
-        distributed.barrier()
-        hooks.saved(finished)
-
-    if train.hours is not None and "steps" not in start.settled:
-        save()  # What was settled holds from now on.
+    def save(score: float | None = None) -> None:
+        settled = {"steps": schedule.steps, "skipped_steps": bad.skipped}
+        position = loader.position(finished)
+        saver.save(finished, position, tokens_seen, dict(figures), score, settled)
 
     steps = range(start.step, schedule.steps)
-    with prefetched(prepare, steps, job.prefetch_batches) as batches:
+    with (
+        Saver(job, hooks, model, optimiser, rounding) as saver,
+        prefetched(prepare, steps, job.prefetch_batches) as batches,
+    ):
+        if train.hours is not None and "steps" not in start.settled:
+            save()  # What was settled holds from now on.
         for step in steps:
             meter.waiting()
             batch = next(batches)
             meter.received(batch)
 
-            losses = stepper.gradients_of(step, batch, hooks.should_stop)
+            losses = stepper.gradients_of(step, batch, lambda: _asked(saver, hooks))
+            if losses.asked == FAIL:
+                saver.fail()
             rate = schedule.rate(step, train)
             if losses.finite:
                 stepper.change_weights(rate, losses.grad_norm)
@@ -166,7 +154,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
 
             tokens_seen += batch.tokens
             finished = step + 1
-            stopped = losses.stop and finished < schedule.steps
+            stopped = losses.asked == STOP and finished < schedule.steps
             last = stopped or finished == schedule.steps
 
             if last or finished % train.log_every_steps == 0:
@@ -187,9 +175,11 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                 figures |= logged
                 if rank == 0:
                     hooks.log(finished, logged)
+            score = None
             if job.validation is not None and finished % train.evaluate_every_steps == 0:
                 with meter.paused():
                     values = held_out()
+                score = values.get("mlm_loss")
                 named = {f"validation/{name}": value for name, value in values.items()}
                 figures |= named
                 if rank == 0:
@@ -197,12 +187,22 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                 warning = plateau.message(finished, values)
                 if warning is not None:
                     notice(warning)
-            if last or finished % train.checkpoint_every_steps == 0:
+            if last or losses.asked == SAVE or finished % train.checkpoint_every_steps == 0:
                 with meter.paused():
-                    save()
+                    save(score)
             if stopped:
                 break
-    return Outcome(stopped, finished, start.step, tokens_seen, figures, model)
+        saver.finish(required=stopped)
+    moments = moments_of(model, optimiser)
+    return Outcome(stopped, finished, start.step, tokens_seen, figures, model, moments)
+
+
+def _asked(saver: Saver, hooks: Hooks) -> float:
+    if saver.in_trouble():
+        return FAIL
+    if hooks.should_stop():
+        return STOP
+    return SAVE if hooks.should_save() else 0.0
 
 
 def _nobody(text: str) -> None:

@@ -10,16 +10,18 @@ import torch
 from torch import Tensor
 
 from model.bert import BertForPreTraining, init_weights
+from model.config import BertConfig
 from stages.training import distributed
 from stages.training.checkpoint import State, check_same_run, differences, load_latest
 from stages.training.job import Hooks, TrainJob
 from stages.training.randomness import key
-from stages.training.weights import read_weights, set_moments, set_weights
+from stages.training.tensor_files import read_tensors
+from stages.training.weights import set_moments, set_weights, weights_of
 
 
 @dataclass(frozen=True)
 class Start:
-    """The first step of a run, and what was counted, settled and logged before it."""
+    """The first step of a run, and what a checkpoint says of those before it: `State`."""
 
     step: int
     tokens_seen: int
@@ -66,7 +68,7 @@ def restore(
     if parts["weights"]:
         set_weights(model, parts["weights"], header["source"])
     else:
-        _draw_weights(model, job.seed)
+        set_weights(model, drawn_weights(job.model, job.seed), "the seed")
     set_moments(model, optimiser, parts["moments"])
     return Start(
         header.get("step", 0),
@@ -94,8 +96,12 @@ def _read(
         tensors |= {f"moments:{name}": tensor for name, tensor in found.moments.items()}
         return header, tensors
     if job.init_from is not None:
-        weights = read_weights(job.filesystem, job.init_from)
-        return {"source": job.init_from}, {f"weights:{n}": t for n, t in weights.items()}
+        weights = read_tensors(job.filesystem, job.init_from)
+        tensors = {f"weights:{name}": tensor for name, tensor in weights.items()}
+        if job.init_moments is not None:
+            moments = read_tensors(job.filesystem, job.init_moments)
+            tensors |= {f"moments:{name}": tensor for name, tensor in moments.items()}
+        return {"source": job.init_from}, tensors
     return {}, {}
 
 
@@ -108,11 +114,10 @@ def _tell_rounding(state: State, rounding: dict[str, Any], hooks: Hooks) -> None
         )
 
 
-def _draw_weights(model: BertForPreTraining, seed: int) -> None:
+def drawn_weights(config: BertConfig, seed: int) -> dict[str, Tensor]:
+    """The weights of a run of this seed that starts from nothing, by name, on CPU."""
     # Drawn on CPU, so that a seed gives the same weights on any device.
-    on_cpu = BertForPreTraining(model.config)
+    model = BertForPreTraining(config)
     generator = torch.Generator().manual_seed(key(seed, "weights") & (2**63 - 1))
-    init_weights(on_cpu, generator)
-    with torch.no_grad():
-        for parameter, drawn in zip(model.parameters(), on_cpu.parameters(), strict=True):
-            parameter.copy_(drawn)
+    init_weights(model, generator)
+    return weights_of(model)

@@ -27,13 +27,13 @@ class StepLosses:
         mlm: nats a masked position.
         pair: nats a pair; 0 without pairs.
         grad_norm: of all gradients, before clipping.
-        stop: whether the run is to end after this step.
+        asked: what rank 0 asks of all ranks at this step.
     """
 
     mlm: float
     pair: float
     grad_norm: float
-    stop: bool
+    asked: float
 
     @property
     def finite(self) -> bool:
@@ -65,18 +65,16 @@ class Stepper:
         self._optimiser = optimiser
         self._device = device
         self._rank = rank
-        # Summed over ranks with the gradients: MLM loss, pair loss, whether rank 0 is to stop.
+        # Summed over ranks with the gradients: MLM loss, pair loss, what rank 0 asks of all.
         self._gradients = FlatGradients(model.parameters(), figures=3)
 
-    def gradients_of(
-        self, step: int, batch: StepBatch, should_stop: Callable[[], bool]
-    ) -> StepLosses:
+    def gradients_of(self, step: int, batch: StepBatch, ask: Callable[[], float]) -> StepLosses:
         """Losses and gradients of a global batch, of which `batch` is this rank's part.
 
         Args:
             step: counted from 0; keys the dropout.
             batch: may hold no example.
-            should_stop: asked on rank 0, for all ranks.
+            ask: called on rank 0 alone, for `StepLosses.asked`.
         """
         gradients = self._gradients
         seed_dropout(self._job.seed, step, self._rank)
@@ -93,12 +91,12 @@ class Stepper:
                 gradients.figures[1] += nsp_loss.detach()
                 loss = loss + nsp_loss
             loss.backward()
-        if self._rank == 0 and should_stop():
-            gradients.figures[2] = 1.0
+        if self._rank == 0:
+            gradients.figures[2] = ask()
         gradients.sum_over_ranks()
         # The one place of a step where the CPU waits for the device.
-        mlm, pair, stop, norm = torch.cat([gradients.figures, gradients.norm()[None]]).tolist()
-        return StepLosses(mlm, pair, norm, bool(stop))
+        mlm, pair, asked, norm = torch.cat([gradients.figures, gradients.norm()[None]]).tolist()
+        return StepLosses(mlm, pair, norm, asked)
 
     def change_weights(self, rate: float, grad_norm: float) -> None:
         """Clip the gradients of the last `gradients_of` and apply them."""

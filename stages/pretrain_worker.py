@@ -1,0 +1,293 @@
+"""What each Ray Train worker of the stage pretrain runs: a job for `stages.training`, and its words
+to the driver."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from model.config import BertConfig
+from pipeline.channel import Sender
+from pipeline.digest import tensors_digest
+from pipeline.store import Artifact, ArtifactWriter
+from stages.config import ModelConfig, RoundingConfig
+from stages.tables import PAIR_NAMES, label_counts, shard_files
+from stages.text.tokenizer_files import tokenizer_files, vocabulary_digest
+from stages.text.wordpiece import Tokenizer
+from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from stages.training.job import Outcome
+
+WEIGHTS = "weights.safetensors"
+MODEL = "model.json"
+OPTIMISER = "optimiser.safetensors"
+"""The moments after the last step. Part of the output digest: they decide the next phase."""
+
+CURVE_ROWS = 2000
+"""Held-out rows of the figures during training; `evaluate` takes all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a worker needs; pickled to each.
+
+    Attributes:
+        initial: path of the weights that `train.init_from` gave, in the store; None without.
+    """
+
+    config: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    mask: Artifact
+    heldout: Artifact
+    vocab: Artifact
+    before: Artifact | None
+    initial: str | None
+    output: ArtifactWriter
+    fingerprint: str
+    attempt: str
+    threads: int
+    use_gpu: bool
+
+
+def model_config(config: Mapping[str, Any], vocab: Sequence[str]) -> BertConfig:
+    """The model's shape from the node's config and the vocabulary."""
+    shape = ModelConfig.model_validate(config["model"])
+    return BertConfig(
+        vocab_size=len(vocab),
+        pad_token_id=vocab.index("[PAD]"),
+        nsp=config["objective"]["nsp"],
+        **shape.model_dump(),
+    )
+
+
+def seed_of(config: Mapping[str, Any]) -> int:
+    """The seed of a phase: of its weights, order and dropout."""
+    seed: int = config["seeds"]["train"] + config["phase"]
+    return seed
+
+
+def copies_of(mask: Artifact) -> list[list[str]]:
+    """Training parts by copy: "train-c0m0-00000.parquet"... sorted by copy, then number."""
+    by_copy: dict[tuple[int, ...], list[str]] = {}
+    for name in shard_files(mask, "train"):
+        pass_, _, mask_copy = name.split("-")[1][1:].partition("m")
+        by_copy.setdefault((int(pass_), int(mask_copy)), []).append(name)
+    return [sorted(by_copy[copy]) for copy in sorted(by_copy)]
+
+
+def mean_row_tokens(mask: Artifact) -> float:
+    """Mean tokens of a row of a mask artifact."""
+    figures = mask.manifest["figures"]
+    return float(figures["tokens"]) / max(1, int(figures["rows"]))
+
+
+def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
+    """What each Ray Train worker runs. Returns rank 0's outcome.
+
+    Errors that a person can act on come back as {"failed": text}; the others raise.
+    """
+    import ray.train
+
+    from stages.training.checkpoint import CheckpointMismatchError
+    from stages.training.nonfinite import NonFiniteError
+    from stages.training.row_groups import DataError
+    from stages.training.saving import CheckpointWriteError, full_disk
+    from stages.training.start import RestoreError
+
+    plan: Plan = config["plan"]
+    sender: Sender = config["sender"]
+    ranks = ray.train.get_context()
+    rank = ranks.get_world_rank()
+    try:
+        outcome = _train_here(plan, sender, rank, ranks.get_local_rank())
+    except (
+        NonFiniteError, CheckpointMismatchError, CheckpointWriteError, RestoreError, DataError,
+    ) as error:  # fmt: skip
+        return {"failed": str(error)}
+    except OSError as error:
+        # Started again it would fill the disk again; on another rank, rank 0 would wait for it.
+        if rank == 0 and full_disk(error):
+            return {"failed": str(error)}
+        raise
+    finally:
+        sender.close()
+    return outcome if rank == 0 else None
+
+
+def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[str, Any]:
+    from stages.training.job import Rounding, TrainConfig, TrainJob, Validation
+    from stages.training.loop import pretrain
+    from stages.training.row_groups import read_index
+
+    tokenizer = load_tokenizer(plan.vocab)
+    digest = vocabulary_digest(tokenizer)
+    rounding = RoundingConfig.model_validate(plan.settings["rounding"])
+    given = {**plan.config["train"], **plan.settings["train"]}
+    # Where it starts from is the job's, not the mathematics'.
+    init_from, init_moments = _start(plan, given.pop("carry_moments", False))
+    given.pop("init_from", None)
+    train = TrainConfig(**given)
+    fs, data = plan.mask.fs, plan.mask.data
+    heldout = [f"{plan.heldout.data}/{n}" for n in shard_files(plan.heldout, "validation")]
+    job = TrainJob(
+        model=model_config(plan.config, tokenizer.vocab),
+        train=train,
+        rounding=Rounding(
+            micro_batch_tokens=rounding.micro_batch_tokens,
+            threads=rounding.threads or plan.threads,
+            attention=rounding.attention,
+            compile=rounding.compile,
+        ),
+        seed=seed_of(plan.config),
+        filesystem=fs,
+        copies=tuple(
+            read_index(fs, [f"{data}/{name}" for name in names]) for names in copies_of(plan.mask)
+        ),
+        checkpoint_filesystem=plan.output.fs,
+        checkpoint_folder=f"{plan.output.work}/checkpoints",
+        fingerprint=plan.fingerprint,
+        # Ray starts workers again within an attempt, and a lost one may still be writing.
+        attempt=f"{plan.attempt}-{secrets.token_hex(4)}",
+        vocabulary_digest=digest,
+        schema_metadata=((DIGEST_KEY.decode(), digest),),
+        config={"phase": plan.config["phase"], "objective": plan.config["objective"]},
+        init_from=init_from,
+        init_moments=init_moments,
+        device="cuda" if plan.use_gpu else plan.settings["cluster"]["device"],
+        local_rank=local_rank,
+        prefetch_batches=plan.settings["speed"]["prefetch_batches"],
+        validation=Validation(
+            files=read_index(plan.heldout.fs, heldout),
+            mask_token_id=tokenizer.vocab.index("[MASK]"),
+            max_rows=min(CURVE_ROWS, plan.settings["evaluate"]["max_rows"]),
+            label_counts=label_counts(plan.mask, len(tokenizer.vocab)),
+        ),
+        pair_name=PAIR_NAMES[plan.config["objective"]["pair"]],
+        mean_row_tokens=mean_row_tokens(plan.mask),
+        nonfinite_folder=f"{plan.output.work}/nonfinite",
+    )
+    hooks = _Hooks(sender)
+    outcome = pretrain(job, hooks)
+    if rank == 0 and not outcome.stopped:
+        figures = {
+            "steps": outcome.step,
+            "tokens_seen": outcome.tokens_seen,
+            **{k: v for k, v in outcome.figures.items() if math.isfinite(v)},
+            "parameters": sum(p.numel() for p in outcome.model.parameters()),
+            "resumed_from": outcome.resumed_from,
+            **_of_all_phases(plan.before, outcome),
+        }
+        _write(plan.output, outcome, job.model, tokenizer, figures)
+    return {"stopped": outcome.stopped, "step": outcome.step}
+
+
+def _start(plan: Plan, carry_moments: bool) -> tuple[str | None, str | None]:
+    """Paths of the weights and of the moments that the run begins with."""
+    if plan.before is None:
+        return plan.initial, None
+    moments = f"{plan.before.data}/{OPTIMISER}" if carry_moments else None
+    return f"{plan.before.data}/{WEIGHTS}", moments
+
+
+def _of_all_phases(before: Artifact | None, outcome: Outcome) -> dict[str, int]:
+    if before is None:
+        return {}
+    figures = before.figures
+    return {
+        f"{name}_of_all_phases": here + figures.get(f"{name}_of_all_phases", figures[name])
+        for name, here in (("steps", outcome.step), ("tokens_seen", outcome.tokens_seen))
+    }
+
+
+class _Hooks:
+    """Hands a training run's words to the driver."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._steps = 0
+        self._begun = False
+        self._warned = False
+        self._last = 0
+
+    def planned(self, steps: int) -> None:
+        self._steps = steps
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._sender.log(values, step)
+        if "train/loss" not in values:
+            return
+        if not self._begun:
+            self._sender.start(self._steps, "steps", done=step)
+            self._begun = True
+            self._last = step
+        self._sender.advance(
+            step - self._last,
+            loss=round(values["train/loss"], 3),
+            **{"tokens/s": round(values.get("train/tokens_per_second", 0.0))},
+        )
+        self._last = step
+
+    def should_stop(self) -> bool:
+        return self._sender.should_stop()
+
+    def should_save(self) -> bool:
+        if self._warned or not _machine_is_leaving():
+            return False
+        self._warned = True
+        self._sender.note("a machine of this training is about to be taken away: saving now")
+        return True
+
+    def saved(self, step: int) -> None:
+        pass
+
+    def notice(self, text: str) -> None:
+        self._sender.note(text)
+
+
+def _machine_is_leaving() -> bool:
+    """Whether Ray was told that a node of this training will be taken away (drained).
+
+    `ray.train.get_preemption_info` gives the same, but waits for all workers at each call.
+    """
+    try:
+        from ray.train.v2._internal.execution.context import get_train_context
+
+        return get_train_context().preemption_context.preemption_info is not None
+    except (ImportError, AttributeError):  # A release without it.
+        return False
+
+
+def _write(
+    output: ArtifactWriter,
+    outcome: Outcome,
+    config: BertConfig,
+    tokenizer: Tokenizer,
+    figures: dict[str, Any],
+) -> None:
+    from stages.training.weights import weights_of
+
+    output.write_bytes(MODEL, json.dumps(dataclasses.asdict(config), indent=1).encode())
+    # Beside the weights, so that a run can start from this folder alone; what it holds is the
+    # vocabulary's, which counts as an input.
+    for name, data in tokenizer_files(tokenizer, config.max_position_embeddings).items():
+        output.write_bytes(name, data, content=False)
+    _write_tensors(output, OPTIMISER, outcome.moments, {})
+    _write_tensors(output, WEIGHTS, weights_of(outcome.model), figures)
+
+
+def _write_tensors(
+    output: ArtifactWriter, name: str, tensors: Mapping[str, Tensor], figures: dict[str, Any]
+) -> None:
+    from stages.training.tensor_files import bytes_of, write_tensors
+
+    digest = tensors_digest({n: (str(t.dtype), t.shape, bytes_of(t)) for n, t in tensors.items()})
+    with output.part(name) as part:
+        write_tensors(part.stream, tensors)
+        part.finish(digest=digest, rows=len(tensors), figures=figures)
