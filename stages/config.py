@@ -254,8 +254,10 @@ class TrainConfig(Group):
     clip_norm: Annotated[float, Field(gt=0)] | None = Field(
         1.0, description="Largest global gradient norm; null: no clipping."
     )
-    precision: Literal["bf16", "float32"] = Field(
-        "bf16", description="Of matrix products; weights and optimiser state stay float32."
+    precision: Literal["bf16", "tf32", "float32"] = Field(
+        "bf16",
+        description="Of matrix products; weights and optimiser state stay float32. tf32: float32 "
+        "rounded to 10 bits of fraction on CUDA devices that have it, float32 elsewhere.",
     )
     checkpoint_every_steps: PositiveInt = Field(500, description="Changes no result.")
     evaluate_every_steps: PositiveInt = Field(

@@ -15,7 +15,7 @@ from model.attention import choose_path
 from model.bert import BertForPreTraining
 from model.losses import nsp_loss_sum
 from stages.training import checkpoint, distributed
-from stages.training.device import autocast, choose_device, keep_freed_memory, this_machine
+from stages.training.device import apply, autocast, place, this_machine
 from stages.training.evaluate import evaluate
 from stages.training.gradients import FlatGradients
 from stages.training.job import Hooks, Outcome, TrainJob
@@ -58,11 +58,10 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     train, rank, world_size = job.train, distributed.rank(), distributed.world_size()
     if job.rounding.threads is not None:
         torch.set_num_threads(job.rounding.threads)
-    device = torch.device(choose_device(job.device, this_machine(), job.local_rank))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if device.type == "cpu":
-        keep_freed_memory()
+    placement = place(job.device, train.precision, this_machine(), job.local_rank)
+    device = apply(placement)
+    for notice in placement.notices if rank == 0 else ():
+        hooks.notice(notice)
 
     model = BertForPreTraining(job.model, attention=job.rounding.attention).to(device).train()
     optimiser = make_optimiser(model.parameters(), train)
