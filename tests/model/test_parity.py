@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from model.bert import BertForPreTraining
 from model.config import BertConfig
