@@ -28,14 +28,15 @@ def nsp_loss_sum(logits: Tensor, is_next: Tensor) -> Tensor:
     """Sum of -log P(true class) over the sequences.
 
     Args:
-        logits: [B, 2], class 0 is IsNext.
+        logits: [B or more, 2], class 0 is IsNext. Rows after the first B are of sequences that
+            fill a batch up to its shape, and do not count.
         is_next: bool [B].
 
     Returns:
         Scalar in nats, float32 (float64 for float64 logits).
     """
     classes = is_next.long() * (IS_NEXT - NOT_NEXT) + NOT_NEXT
-    return F.cross_entropy(_exact(logits), classes, reduction="sum")
+    return F.cross_entropy(_exact(logits[: len(classes)]), classes, reduction="sum")
 
 
 def _exact(logits: Tensor) -> Tensor:

@@ -231,6 +231,7 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
             threads=rounding.threads or plan.threads,
             attention=rounding.attention,
             compile=rounding.compile,
+            gradient_checkpointing=rounding.gradient_checkpointing,
         ),
         seed=plan.config["seeds"]["train"] + plan.config["phase"],
         filesystem=fs,

@@ -27,6 +27,7 @@ from stages.training.prefetch import prefetched
 from stages.training.randomness import seed_dropout
 from stages.training.row_groups import Limits
 from stages.training.schedules import learning_rate
+from stages.training.shapes import fixed_shape
 from stages.training.start import restore
 from stages.training.weights import moments_of, weights_of
 
@@ -63,19 +64,26 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     for notice in placement.notices if rank == 0 else ():
         hooks.notice(notice)
 
-    model = BertForPreTraining(job.model, attention=job.rounding.attention).to(device).train()
+    model = (
+        BertForPreTraining(job.model, job.rounding.attention, job.rounding.gradient_checkpointing)
+        .to(device)
+        .train()
+    )
     optimiser = make_optimiser(model.parameters(), train)
     rounding = job.rounding_values(device.type, world_size)
     start = restore(job, hooks, model, optimiser, rounding)
-    if job.rounding.compile:
-        model.compile()
-
     limits = Limits(job.model.vocab_size, job.model.max_position_embeddings, job.schema_metadata)
     loader = Loader(
         job.filesystem, job.copies, job.seed, train.global_batch_size, limits, train.bins
     )
     if train.length_bins is not None and rank == 0 and start.step < train.steps:
         hooks.notice(_bins_in_words(loader, start.step, train.length_bins))
+    shape = None
+    if job.rounding.compile:
+        model.compile_encoder()
+        longest = train.max_seq_length or job.model.max_position_embeddings
+        mean = float(loader.batch(0).input_ids.lengths.mean())
+        shape = fixed_shape(job.rounding.micro_batch_tokens, longest, mean)
     # Summed over ranks with the gradients: MLM loss, NSP loss, whether rank 0 is to stop.
     gradients = FlatGradients(model.parameters(), figures=3)
     meter = Meter()
@@ -87,7 +95,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     def prepare(step: int) -> StepBatch:
         examples = loader.batch(step)
         budget = job.rounding.micro_batch_tokens
-        batch = step_batch(examples, rank, world_size, budget, job.model.nsp)
+        batch = step_batch(examples, rank, world_size, budget, job.model.nsp, shape)
         return batch.pinned() if device.type == "cuda" else batch
 
     steps = range(start.step, train.steps)
