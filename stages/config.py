@@ -375,7 +375,16 @@ class RoundingConfig(Group):
     attention: Literal["auto", "sdpa", "varlen"] = Field(
         "auto", description="varlen: torch's packed attention on CUDA; sdpa: anywhere."
     )
-    compile: bool = Field(False, description="torch.compile the model.")
+    compile: bool = Field(
+        False,
+        description="torch.compile the encoder; micro-batches are filled up to one shape, so that "
+        "one graph serves all. For GPUs: compiling takes a minute or more at the start.",
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Compute each block's activations again in the backward pass instead of "
+        "keeping them: about a third more FLOPs for much less memory.",
+    )
 
 
 class SpeedConfig(Group):

@@ -144,6 +144,7 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
             threads=rounding.threads or plan.threads,
             attention=rounding.attention,
             compile=rounding.compile,
+            gradient_checkpointing=rounding.gradient_checkpointing,
         ),
         seed=seed_of(plan.config),
         filesystem=fs,

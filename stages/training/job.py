@@ -109,13 +109,16 @@ class Rounding:
         micro_batch_tokens: token budget of a micro-batch.
         threads: torch's; None leaves them as they are.
         attention: path; "auto" is varlen where it exists and attention dropout is off.
-        compile: torch.compile the model.
+        compile: torch.compile the encoder, with micro-batches that are filled up to one shape.
+        gradient_checkpointing: compute activations again instead of keeping them; the same bits,
+            unless compiled.
     """
 
     micro_batch_tokens: int = 8192
     threads: int | None = None
     attention: Literal["auto", "sdpa", "varlen"] = "auto"
     compile: bool = False
+    gradient_checkpointing: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,6 +212,7 @@ class TrainJob:
             "micro_batch_tokens": self.rounding.micro_batch_tokens,
             "attention": self.rounding.attention,
             "compile": self.rounding.compile,
+            "gradient_checkpointing": self.rounding.gradient_checkpointing,
             "device": torch.device(device).type,
             "torch": torch.__version__,
         }

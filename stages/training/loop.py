@@ -29,6 +29,7 @@ from stages.training.prefetch import prefetched
 from stages.training.rehearsal import hours_in_words, rehearse, steps_of_hours
 from stages.training.row_groups import Limits
 from stages.training.saving import Saver
+from stages.training.shapes import fixed_shape
 from stages.training.start import restore
 from stages.training.step import Stepper
 from stages.training.weights import moments_of
@@ -59,15 +60,16 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     for text in placement.notices:
         notice(text)
 
-    model = BertForPreTraining(job.model, attention=job.rounding.attention).to(device).train()
+    model = (
+        BertForPreTraining(job.model, job.rounding.attention, job.rounding.gradient_checkpointing)
+        .to(device)
+        .train()
+    )
     optimiser = make_optimiser(
         model.parameters(), train, model.bert.encoder.parameters(), placement.fused_optimiser
     )
     rounding = job.rounding_values(device.type, world_size)
     start = restore(job, hooks, model, optimiser, rounding)
-    if job.rounding.compile:
-        model.compile()
-
     limits = Limits(job.model.vocab_size, job.model.max_position_embeddings, job.schema_metadata)
     examples = batch_size(train, job.mean_row_tokens)
 
@@ -75,11 +77,17 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
         return Loader(job.filesystem, job.copies, job.seed, examples, limits, train.bins, documents)
 
     loader = make_loader(documents=False)
+    shape = None
+    if job.rounding.compile:
+        model.compile_encoder()
+        longest = train.max_seq_length or job.model.max_position_embeddings
+        mean = float(loader.batch(0).input_ids.lengths.mean())
+        shape = fixed_shape(job.rounding.micro_batch_tokens, longest, mean)
 
     def prepare(step: int) -> StepBatch:
         batch = loader.batch(step)
         budget = job.rounding.micro_batch_tokens
-        part = step_batch(batch, rank, world_size, budget, job.model.nsp)
+        part = step_batch(batch, rank, world_size, budget, job.model.nsp, shape)
         return part.pinned() if placement.pinned_copies else part
 
     def held_out() -> dict[str, float]:
