@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import RunConfig
 from pipeline.stage import Json, Node, RawInput, Resources, Stage
-from stages.config import Config, PhaseConfig
+from stages.config import Config, MixedConfig, PhaseConfig
 from stages.corpus_config import INHERITED, CorpusConfig
 from stages.plugins import plugin_source
 from stages.summary import summary_lines
@@ -100,17 +100,31 @@ MASK = Stage(
     run="stages.mask:run",
     modules=(
         "stages.mask",
+        "stages.mask_options",
         "stages.tables",
         *_TOKENS,
         *_text("masking", "words_in_rows", "random"),
     ),
     recorded=("numpy", "pyarrow", "ray"),
 )
+_TRAINING_ROWS = (
+    "stages.training_rows",
+    "stages.mask_options",
+    "stages.tables",
+    *_text("masking", "words_in_rows", "random"),
+)
 PRETRAIN = Stage(
     name="pretrain",
     version=1,
     run="stages.pretrain:run",
-    modules=("stages.pretrain", "stages.tables", *_TOKENS, "stages.training", "model"),
+    modules=(
+        "stages.pretrain",
+        "stages.mix",
+        *_TRAINING_ROWS,
+        *_TOKENS,
+        "stages.training",
+        "model",
+    ),
     recorded=("torch", "numpy", "pyarrow", "ray"),
     deterministic=False,
 )
@@ -118,7 +132,7 @@ EVALUATE = Stage(
     name="evaluate",
     version=1,
     run="stages.evaluate:run",
-    modules=("stages.evaluate", "stages.tables", *_TOKENS, "stages.training", "model"),
+    modules=("stages.evaluate", *_TRAINING_ROWS, *_TOKENS, "stages.training", "model"),
     recorded=("torch", "tokenizers"),
     deterministic=False,
 )
@@ -148,12 +162,10 @@ class TextCatalog:
         nodes = [_shard(config), _vocab(config)]
         before: str | None = None
         for position, phase in enumerate(config.resolved_phases()):
-            nodes += [
-                _pairs(config, phase),
-                _mask(config, phase),
-                _held_out(config, phase),
-                _pretrain(config, phase, position, before),
-            ]
+            nodes.append(_pairs(config, phase))
+            if config.mask.when == "ahead":
+                nodes.append(_mask(config, phase))
+            nodes += [_held_out(config, phase), _pretrain(config, phase, position, before)]
             before = f"pretrain/{phase.max_seq_length}"
         nodes += [_evaluate(config), _export(config)]
         return nodes
@@ -277,18 +289,27 @@ def _pairs(config: Config, phase: PhaseConfig) -> Node:
     )
 
 
-def _mask(config: Config, phase: PhaseConfig) -> Node:
-    mask = config.mask.model_dump(mode="json")
+def _mask_slice(config: Config, phase: PhaseConfig) -> dict[str, Any]:
+    """How training rows are masked, wherever that is done."""
+    mask = config.mask.model_dump(mode="json", exclude={"when"})
     if config.mask.strategy != "span":
         mask = {key: value for key, value in mask.items() if not key.startswith("span_")}
     mask["never"] = sorted(set(config.mask.never))
     mask["max_predictions"] = config.mask.max_predictions or _cap(
         config.mask.probability, phase.max_seq_length
     )
+    return mask
+
+
+def _mask(config: Config, phase: PhaseConfig) -> Node:
     return Node(
         name=f"mask/{phase.max_seq_length}",
         stage=MASK,
-        config={"split": "train", "mask": mask, "seeds": {"mask": config.seed_for("mask")}},
+        config={
+            "split": "train",
+            "mask": _mask_slice(config, phase),
+            "seeds": {"mask": config.seed_for("mask")},
+        },
         settings={"speed": config.speed.model_dump(mode="json")},
         inputs={"pairs": f"pairs/{phase.max_seq_length}", "vocab": "vocab"},
     )
@@ -333,7 +354,11 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
         del train["length_bins"]
     else:
         train["max_seq_length"] = phase.max_seq_length
-    inputs = {"mask": f"mask/{phase.max_seq_length}", "vocab": "vocab"}
+    rows, drawn = _training_rows(config, phase)
+    # Paths are settings: what lies there is fingerprinted by its content.
+    del train["mix"]
+    mix = phase.mix or ()
+    inputs = {**rows, "vocab": "vocab"}
     if before is not None:
         inputs["before"] = before
     cluster = config.cluster
@@ -346,7 +371,9 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             "objective": config.objective.model_dump(mode="json"),
             "train": train,
             "phase": position,
-            "seeds": {"train": config.seed_for("train")},
+            **drawn,
+            **({"mix": [mixed.weight for mixed in mix]} if mix else {}),
+            "seeds": {"train": config.seed_for("train"), **drawn.get("seeds", {})},
         },
         settings={
             "train": settings,
@@ -358,8 +385,10 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
                 "cpus_per_worker": cluster.cpus_per_worker,
                 "device": cluster.device,
             },
+            **({"mix": [mixed.path for mixed in mix]} if mix else {}),
         },
         inputs=inputs,
+        raw=_mix_listing(mix, rows, phase) if mix else None,
         watches={"heldout": f"mask/{phase.max_seq_length}-heldout"},
         # The number of threads changes the last bits: it must not follow from what runs beside.
         resources=Resources(
@@ -369,21 +398,47 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
     )
 
 
+def _training_rows(config: Config, phase: PhaseConfig) -> tuple[dict[str, str], dict[str, Any]]:
+    """The input that holds training rows, and what else they depend on where they get their masks
+    from those who read them."""
+    if config.mask.when == "ahead":
+        return {"mask": f"mask/{phase.max_seq_length}"}, {}
+    own = {"mask": _mask_slice(config, phase), "seeds": {"mask": config.seed_for("mask")}}
+    return {"pairs": f"pairs/{phase.max_seq_length}"}, own
+
+
+def _mix_listing(
+    mix: Sequence[MixedConfig], rows: Mapping[str, str], phase: PhaseConfig
+) -> Callable[[], RawInput]:
+    def listing() -> RawInput:
+        from stages.mix import list_mix
+
+        (stage,) = rows
+        return list_mix(mix, stage, phase.max_seq_length)
+
+    return listing
+
+
 def _last(config: Config) -> PhaseConfig:
     return config.resolved_phases()[-1]
 
 
 def _evaluate(config: Config) -> Node:
     length = _last(config).max_seq_length
+    rows, drawn = _training_rows(config, _last(config))
     return Node(
         name="evaluate",
         stage=EVALUATE,
-        config={"evaluate": config.evaluate.model_dump(mode="json"), **_other_pair(config)},
+        config={
+            "evaluate": config.evaluate.model_dump(mode="json"),
+            **_other_pair(config),
+            **drawn,
+        },
         settings={"cluster": {"device": config.cluster.device}},
         resources=Resources(gpus=0.0 if config.cluster.device == "cpu" else math.inf),
         inputs={
             "pretrain": f"pretrain/{length}",
-            "mask": f"mask/{length}",
+            **rows,
             "heldout": f"mask/{length}-heldout",
             "vocab": "vocab",
         },

@@ -21,8 +21,10 @@ from pipeline.digest import tensors_digest
 from pipeline.stage import Context, Interrupted, Result, StageError, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ModelConfig, RoundingConfig
+from stages.mix import open_mix
 from stages.nodes import nodes_room, say_if_busy, share_per_worker, watch_room
 from stages.tables import PAIR_NAMES, shard_files
+from stages.training_rows import check_rows, drawn_masks, indexed_copies, training_rows
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 WEIGHTS = "weights.safetensors"
@@ -36,13 +38,15 @@ def run(context: Context) -> Result:
     """Train on Ray Train, from the newest checkpoint where an earlier attempt left one."""
     finished = context.output.finished()
     if set(finished) < {WEIGHTS, MODEL}:
+        _check_mix(context)
         _train(context)
         context.stop.check()
     part = context.output.finished()[WEIGHTS]
     figures = dict(part.figures)
+    rows = training_rows(context.inputs).manifest["rows"]
     return Result(
         figures=figures,
-        flow=f"{context.inputs['mask'].manifest['rows']:,} rows -> {figures['steps']:,} steps, "
+        flow=f"{rows:,} rows -> {figures['steps']:,} steps, "
         f"{figures['tokens_seen']:,} tokens, {figures['parameters']:,} parameters",
         report=[_report_table(figures)],
     )
@@ -68,6 +72,16 @@ def _report_table(figures: Mapping[str, Any]) -> Table:
     known = [(words, form, figures[n]) for n, (words, form) in REPORTED.items() if n in figures]
     rows = [[words, form.format(value)] for words, form, value in known]
     return Table("Training (the curves are in MLflow)", ["what", "value"], rows)
+
+
+def _check_mix(context: Context) -> None:
+    paths = context.node.settings.get("mix", ())
+    if not paths:
+        return
+    digest = _vocabulary_digest(context.inputs["vocab"])
+    objective = context.node.config["objective"]
+    for mixed in open_mix(paths, context.raw):
+        check_rows(mixed, digest, objective["pair"] if objective["nsp"] else None)
 
 
 def _train(context: Context) -> None:
@@ -140,7 +154,8 @@ class Plan:
 
     config: Mapping[str, Any]
     settings: Mapping[str, Any]
-    mask: Artifact
+    rows: Artifact
+    mixed: tuple[Artifact, ...]
     heldout: Artifact
     vocab: Artifact
     before: Artifact | None
@@ -155,7 +170,8 @@ def _plan(context: Context, threads: int, use_gpu: bool) -> Plan:
     return Plan(
         config=dict(context.node.config),
         settings=dict(context.node.settings),
-        mask=context.inputs["mask"],
+        rows=training_rows(context.inputs),
+        mixed=tuple(open_mix(context.node.settings.get("mix", ()), context.raw)),
         heldout=context.inputs["heldout"],
         vocab=context.inputs["vocab"],
         before=context.inputs.get("before"),
@@ -176,15 +192,6 @@ def model_config(plan: Plan, vocab: Sequence[str]) -> BertConfig:
         nsp=plan.config["objective"]["nsp"],
         **shape.model_dump(),
     )
-
-
-def copies_of(mask: Artifact) -> list[list[str]]:
-    """Training parts by copy: "train-c0m0-00000.parquet"... sorted by copy, then number."""
-    by_copy: dict[tuple[int, ...], list[str]] = {}
-    for name in shard_files(mask, "train"):
-        pass_, _, mask_copy = name.split("-")[1][1:].partition("m")
-        by_copy.setdefault((int(pass_), int(mask_copy)), []).append(name)
-    return [sorted(by_copy[copy]) for copy in sorted(by_copy)]
 
 
 def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
@@ -214,14 +221,15 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
 
 def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[str, Any]:
     from stages.training.job import Rounding, TrainConfig, TrainJob, Validation
+    from stages.training.loader import MixedSource
     from stages.training.loop import pretrain
     from stages.training.row_groups import read_index
 
     tokenizer = load_tokenizer(plan.vocab)
-    digest = _vocabulary_digest(plan)
+    digest = _vocabulary_digest(plan.vocab)
     rounding = RoundingConfig.model_validate(plan.settings["rounding"])
     train = TrainConfig(**plan.config["train"], **plan.settings["train"])
-    fs, data = plan.mask.fs, plan.mask.data
+    weights = plan.config.get("mix", ())
     heldout = [f"{plan.heldout.data}/{n}" for n in shard_files(plan.heldout, "validation")]
     job = TrainJob(
         model=model_config(plan, tokenizer.vocab),
@@ -233,9 +241,12 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
             compile=rounding.compile,
         ),
         seed=plan.config["seeds"]["train"] + plan.config["phase"],
-        filesystem=fs,
-        copies=tuple(
-            read_index(fs, [f"{data}/{name}" for name in names]) for names in copies_of(plan.mask)
+        filesystem=plan.rows.fs,
+        copies=indexed_copies(plan.rows),
+        masks=drawn_masks(plan.config, tokenizer),
+        mix=tuple(
+            MixedSource(other.fs, indexed_copies(other), weight)
+            for other, weight in zip(plan.mixed, weights, strict=True)
         ),
         checkpoint_filesystem=plan.output.fs,
         checkpoint_folder=f"{plan.output.work}/checkpoints",
@@ -243,7 +254,11 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
         attempt=plan.attempt,
         vocabulary_digest=digest,
         schema_metadata=((DIGEST_KEY.decode(), digest),),
-        config={"phase": plan.config["phase"], "objective": plan.config["objective"]},
+        config={
+            name: plan.config[name]
+            for name in ("phase", "objective", "mask", "mix")
+            if name in plan.config
+        },
         init_from=None if plan.before is None else f"{plan.before.data}/{WEIGHTS}",
         device="cuda" if plan.use_gpu else plan.settings["cluster"]["device"],
         local_rank=local_rank,
@@ -269,10 +284,10 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
     return {"stopped": outcome.stopped, "step": outcome.step}
 
 
-def _vocabulary_digest(plan: Plan) -> str:
+def _vocabulary_digest(vocab: Artifact) -> str:
     from stages.text.tokenizer_files import vocabulary_digest
 
-    return vocabulary_digest(load_tokenizer(plan.vocab))
+    return vocabulary_digest(load_tokenizer(vocab))
 
 
 class _Hooks:

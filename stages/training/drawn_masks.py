@@ -43,4 +43,5 @@ class DrawnMasks:
             is_next=examples.is_next,
             mlm_positions=Ragged(masked.positions, masked.offsets),
             mlm_labels=masked.labels,
+            documents=examples.documents,
         )

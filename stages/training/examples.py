@@ -62,6 +62,8 @@ class Examples:
         is_next: [B] bool, or None without NSP.
         mlm_positions: positions inside the row.
         mlm_labels: [M] the original ids there, in the order of `mlm_positions.values`.
+        documents: [B] hashes of the documents, to trace rows back; None unless they were asked
+            for.
     """
 
     input_ids: Ragged
@@ -69,6 +71,7 @@ class Examples:
     is_next: NDArray[np.bool_] | None
     mlm_positions: Ragged
     mlm_labels: IntArray
+    documents: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -92,6 +95,7 @@ class Examples:
             is_next=None if self.is_next is None else self.is_next[rows],
             mlm_positions=self.mlm_positions.take(rows),
             mlm_labels=labels.take(rows).values,
+            documents=None if self.documents is None else self.documents[rows],
         )
 
 
@@ -113,12 +117,14 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
     is_next = [part.is_next for part in parts if part.is_next is not None]
     if is_next and len(is_next) != len(parts):
         raise DataError("some files hold is_next and some do not: they come from two datasets")
+    documents = [part.documents for part in parts if part.documents is not None]
     return Examples(
         input_ids=_concatenate_ragged([part.input_ids for part in parts]),
         a_length=np.concatenate([part.a_length for part in parts]),
         is_next=np.concatenate(is_next) if is_next else None,
         mlm_positions=_concatenate_ragged([part.mlm_positions for part in parts]),
         mlm_labels=np.concatenate([part.mlm_labels for part in parts]),
+        documents=np.concatenate(documents) if len(documents) == len(parts) else None,
     )
 
 

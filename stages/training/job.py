@@ -13,6 +13,8 @@ from model.bert import BertForPreTraining
 from model.config import BertConfig
 from stages.training.bins import LengthBins
 from stages.training.device import Precision
+from stages.training.drawn_masks import DrawnMasks
+from stages.training.loader import MixedSource
 from stages.training.row_groups import ShardFile
 
 
@@ -146,6 +148,8 @@ class TrainJob:
         prefetch_batches: global batches read ahead; changes no result.
         validation: held-out rows, or None for no figures during training.
         pair_name: with which the names of the figures of pairs begin.
+        masks: to be drawn while reading, where `copies` are pairs; None: they hold masked rows.
+        mix: other sources of training rows; `copies` have the share that these leave.
     """
 
     model: BertConfig
@@ -167,6 +171,8 @@ class TrainJob:
     prefetch_batches: int = 4
     validation: Validation | None = None
     pair_name: str = "nsp"
+    masks: DrawnMasks | None = None
+    mix: tuple[MixedSource, ...] = ()
 
     def described(self) -> dict[str, Any]:
         """The configuration that the result depends on, nested, as JSON values."""

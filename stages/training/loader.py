@@ -49,6 +49,7 @@ class Loader:
         limits: checked as row groups are decoded.
         bins: a batch holds rows of one bin, as far as they go; None: of any length. In a mix each
             batch is then of one source, and the proportions hold for batches.
+        documents: whether batches hold the documents' hashes.
         masks: to be drawn, where the files are pairs; None: they hold masked rows.
         mix: what is mixed in; the first source has the share that these leave.
 
@@ -65,6 +66,7 @@ class Loader:
         batch_size: int,
         limits: Limits,
         bins: LengthBins | None = None,
+        documents: bool = False,
         masks: DrawnMasks | None = None,
         mix: Sequence[MixedSource] = (),
     ) -> None:
@@ -85,6 +87,7 @@ class Loader:
                 limits,
                 bins,
                 None if masks is None else replace(masks, source=number),
+                documents,
             )
             for number, (files_at, files) in enumerate(sources)
         ]

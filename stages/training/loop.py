@@ -73,7 +73,14 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
 
     limits = Limits(job.model.vocab_size, job.model.max_position_embeddings, job.schema_metadata)
     loader = Loader(
-        job.filesystem, job.copies, job.seed, train.global_batch_size, limits, train.bins
+        job.filesystem,
+        job.copies,
+        job.seed,
+        train.global_batch_size,
+        limits,
+        train.bins,
+        masks=job.masks,
+        mix=job.mix,
     )
     if train.length_bins is not None and rank == 0 and start.step < train.steps:
         hooks.notice(_bins_in_words(loader, start.step, train.length_bins))

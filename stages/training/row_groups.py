@@ -71,6 +71,7 @@ class RowGroups:
         limits: checked on each row group.
         keep: decoded row groups held in memory at most.
         masks: to be drawn, where the files are pairs; None: they hold masked rows.
+        documents: whether to read the documents' hashes, where files hold them.
     """
 
     def __init__(
@@ -80,7 +81,13 @@ class RowGroups:
         limits: Limits,
         keep: int = 3,
         masks: DrawnMasks | None = None,
+        documents: bool = False,
     ) -> None:
+        self._columns = (
+            *ROWS,
+            *(MASKS if masks is None else ()),
+            *(("document",) if documents else ()),
+        )
         self._filesystem = filesystem
         self._files = tuple(files)
         self._limits = limits
@@ -123,9 +130,8 @@ class RowGroups:
 
     def _decode(self, file: ShardFile, row_group: int) -> Examples:
         where = f"{file.path}, row group {row_group}"
-        columns = ROWS if self._masks is not None else ROWS + MASKS
         with self._filesystem.open_input_file(file.path) as source:
-            table = _read(self._open(file, source), file, row_group, columns)
+            table = _read(self._open(file, source), file, row_group, self._columns)
         examples = decode(table, where)
         _check_limits(examples, self._limits, where)
         return examples
@@ -204,7 +210,10 @@ def decode(table: pa.Table, where: str = "table") -> Examples:
         if "a_length" not in table.column_names or table.column("a_length").null_count:
             raise DataError(f"{where}: is_next without a_length")
         a_length = table.column("a_length").to_numpy().astype(np.int64)
-    return Examples(input_ids, a_length, is_next, positions, labels.values)
+    documents = None
+    if "document" in table.column_names:
+        documents = table.column("document").to_numpy()
+    return Examples(input_ids, a_length, is_next, positions, labels.values, documents)
 
 
 def _ragged(table: pa.Table, name: str, where: str) -> Ragged:
@@ -243,11 +252,28 @@ def _check_limits(examples: Examples, limits: Limits, where: str) -> None:
 
 
 def count_labels(
-    filesystem: FileSystem, files: Sequence[ShardFile], limits: Limits
-) -> NDArray[Any]:
-    """[vocab_size] int64: how often each id is a label in `files` (for the unigram baseline)."""
-    groups = RowGroups(filesystem, files, limits, keep=1)
+    filesystem: FileSystem,
+    files: Sequence[ShardFile],
+    limits: Limits,
+    masks: DrawnMasks | None = None,
+    most_tokens: int | None = None,
+) -> NDArray[np.int64]:
+    """[vocab_size] how often each id is a label in `files` (for the unigram baseline).
+
+    Args:
+        filesystem: where the paths lead.
+        files: of a mask artifact; with `masks`, of pairs.
+        limits: checked on each row group.
+        masks: drawn as in epoch 0.
+        most_tokens: no more row groups are read once so many tokens were.
+    """
+    groups = RowGroups(filesystem, files, limits, keep=1, masks=masks)
     counts = np.zeros(limits.vocab_size, dtype=np.int64)
+    tokens = 0
     for number in range(len(groups)):
-        counts += np.bincount(groups.get(number).mlm_labels, minlength=limits.vocab_size)
+        examples = groups.get(number)
+        counts += np.bincount(examples.mlm_labels, minlength=limits.vocab_size)
+        tokens += examples.tokens
+        if most_tokens is not None and tokens >= most_tokens:
+            break
     return counts

@@ -32,6 +32,7 @@ class RowStream:
         limits: checked as row groups are decoded.
         bins: each G rows are of one bin, as far as they go; None: of any length.
         masks: to be drawn, for files of pairs; None: the files hold masked rows.
+        documents: whether examples hold the documents' hashes.
 
     Raises:
         DataError: a copy has no rows.
@@ -46,8 +47,12 @@ class RowStream:
         limits: Limits,
         bins: LengthBins | None = None,
         masks: DrawnMasks | None = None,
+        documents: bool = False,
     ) -> None:
-        self._copies = [RowGroups(filesystem, files, limits, masks=masks) for files in copies]
+        self._copies = [
+            RowGroups(filesystem, files, limits, masks=masks, documents=documents)
+            for files in copies
+        ]
         self._seed = seed
         self._batch_size = batch_size
         rows = [int(groups.sizes.sum()) for groups in self._copies]
