@@ -25,7 +25,7 @@ def open_mixed(path: str) -> Artifact:
     if manifest is None or manifest.get("format", 0) > FORMAT:
         raise UserError(
             f"train.mix: {path} holds no finished artifact that this version reads: give the "
-            "folder of one, <store>/mask/<length>/<fingerprint>, as clozeline plan shows it"
+            "folder of one, <store>/mask/<length>/<fingerprint>, as clozeline plan --json prints it"
         )
     artifact = Artifact(files, inside, manifest)
     if manifest["files"] and not files.has_folder(artifact.data):
