@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from pyarrow.fs import LocalFileSystem
 
 from bench.loader_rows import files_of, grow
+from bench.processes import call
 from bench.rounds import Times, alternate
 from bench.settings import Settings as TextSettings
 from model.config import BertConfig
@@ -20,7 +22,7 @@ from stages.training.drawn_masks import DrawnMasks
 from stages.training.job import NoHooks, Rounding, TrainConfig, TrainJob
 from stages.training.loader import Loader, MixedSource
 from stages.training.loop import pretrain
-from stages.training.packing import step_batch
+from stages.training.packing import StepBatch, step_batch
 from stages.training.prefetch import prefetched
 from stages.training.row_groups import Limits, ShardFile, read_index
 
@@ -33,7 +35,9 @@ TOKENS = 10_000_000
 """Read by each side in each round."""
 SEEKS = 15
 SEED = 3
-STEPS = 60
+STEPS = 40
+AHEAD = 4
+"""Batches read ahead, as in training."""
 
 
 def prepare(argument: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,20 +68,17 @@ def speed(argument: Mapping[str, Any]) -> dict[str, Any]:
     """Tokens a second of the loader alone and with packing, and the time of first batches."""
     size, budget = argument["batch_size"], argument["micro_batch_tokens"]
     masked, pairs = _speed_files(argument)
+    other = MixedSource(LOCAL, (masked,), 0.3)
     loaders: dict[str, Callable[[], Loader]] = {
-        f"batches of {size} rows": lambda: _loader(masked, size),
-        f"batches of {SMALL_BATCH} rows": lambda: _loader(masked, SMALL_BATCH),
-        f"{size} rows, {BINS.count} length bins": lambda: _loader(masked, size, bins=BINS),
-        f"{size} rows, mixed 7 : 3": lambda: _loader(
-            masked, size, mix=(MixedSource(LOCAL, (masked,), 0.3),)
-        ),
+        f"batches of {size} rows": partial(_loader, masked, size),
+        f"batches of {SMALL_BATCH} rows": partial(_loader, masked, SMALL_BATCH),
+        f"{size} rows, {BINS.count} length bins": partial(_loader, masked, size, bins=BINS),
+        f"{size} rows, mixed 7 : 3": partial(_loader, masked, size, mix=(other,)),
     }
     if pairs:
         for strategy in ("per_token", "whole_word"):
-            masks = _masks(argument, strategy)
-            loaders[f"{size} rows, masks drawn, {strategy}"] = lambda masks=masks: _loader(
-                pairs, size, masks=masks
-            )
+            make = partial(_loader, pairs, size, masks=_masks(argument, strategy))
+            loaders[f"{size} rows, masks drawn, {strategy}"] = make
     counted: dict[str, int] = {}
     sides: dict[str, Callable[[], object]] = {}
     for name, make in loaders.items():
@@ -101,33 +102,54 @@ def speed(argument: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def memory(argument: Mapping[str, Any]) -> dict[str, Any]:
-    """Peak memory of a process that trains, then reads a whole epoch; on `megabytes` of rows."""
+    """Peak memory of a training worker, and of a loader that reads an epoch, on `megabytes`."""
     work = Path(argument["work"])
     folder = work / f"memory-{argument['megabytes']:g}"
     if argument["files"]:
         raise ValueError("bench loader memory makes its own rows: leave --files out")
     entries = len(_vocabulary(argument))
     made = grow(_stored(work, "mask"), folder, entries, _special(argument), argument["megabytes"])
-    before = _peak()
-    child = _call_child({**argument, "folder": str(folder), "entries": entries}, work)
+    job = {**argument, "folder": str(folder), "entries": entries}
+    peaks = {
+        name: call(f"bench.loader_parts:{name}", job, work, single=True)
+        for name in ("reader", "worker")
+    }
     for path in folder.iterdir():
         path.unlink()
-    return {**made, **child, "maker_peak_bytes": before, "megabytes": argument["megabytes"]}
+    return {**made, **peaks, "megabytes": argument["megabytes"]}
 
 
-def worker(argument: Mapping[str, Any]) -> dict[str, Any]:
-    """What `memory` measures, in a process that has done nothing else."""
-    files = read_index(LOCAL, [str(path) for path in files_of(Path(argument["folder"]))])
-    size, budget = argument["batch_size"], argument["micro_batch_tokens"]
+def reader(argument: Mapping[str, Any]) -> dict[str, int]:
+    """A process that reads and packs a whole epoch ahead of nobody, as training does."""
     started = _peak()
+    files = _index(files_of(Path(argument["folder"])))
+    size, budget = argument["batch_size"], argument["micro_batch_tokens"]
+    loader = _loader(files, size)
+    steps = range(loader.rows(0) // size)
+
+    def prepared(step: int) -> StepBatch:
+        return step_batch(loader.batch(step), 0, 1, budget, nsp=True)
+
+    with prefetched(prepared, steps, AHEAD) as batches:
+        tokens = sum(batch.tokens for batch in batches)
+    return {"started_bytes": started, "peak_bytes": _peak(), "tokens": tokens}
+
+
+def worker(argument: Mapping[str, Any]) -> dict[str, int]:
+    """A process that trains a small model for some steps, with a checkpoint at the end."""
+    started = _peak()
+    files = _index(files_of(Path(argument["folder"])))
     job = TrainJob(
         model=BertConfig(
             vocab_size=argument["entries"], hidden_size=128, num_layers=2, num_heads=2
         ),
         train=TrainConfig(
-            steps=STEPS, global_batch_size=size, learning_rate=1e-3, checkpoint_every_steps=STEPS
+            steps=STEPS,
+            global_batch_size=SMALL_BATCH,
+            learning_rate=1e-3,
+            checkpoint_every_steps=STEPS,
         ),
-        rounding=Rounding(micro_batch_tokens=budget, threads=1),
+        rounding=Rounding(micro_batch_tokens=2048, threads=1),
         seed=SEED,
         filesystem=LOCAL,
         copies=(files,),
@@ -136,32 +158,10 @@ def worker(argument: Mapping[str, Any]) -> dict[str, Any]:
         fingerprint="0" * 64,
         attempt="bench",
         device="cpu",
+        prefetch_batches=AHEAD,
     )
-    pretrain(job, NoHooks())
-    trained = _peak()
-    loader = _loader(files, size)
-    steps = range(loader.rows(0) // size)
-    tokens = 0
-
-    def prepared(step: int) -> int:
-        return step_batch(loader.batch(step), 0, 1, budget, nsp=True).tokens
-
-    with prefetched(prepared, steps, job.prefetch_batches) as batches:
-        for batch in batches:
-            tokens += batch
-    return {
-        "started_bytes": started,
-        "trained_bytes": trained,
-        "peak_bytes": _peak(),
-        "tokens_read": tokens,
-        "row_groups": sum(len(file.row_groups) for file in files),
-    }
-
-
-def _call_child(argument: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    from bench.processes import call
-
-    return call("bench.loader_parts:worker", argument, folder, single=True)
+    outcome = pretrain(job, NoHooks())
+    return {"started_bytes": started, "peak_bytes": _peak(), "tokens": outcome.tokens_seen}
 
 
 def _loader(files: tuple[ShardFile, ...], batch_size: int, **more: Any) -> Loader:

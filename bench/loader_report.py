@@ -44,19 +44,22 @@ def _speed(part: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str
 
 
 def _memory(part: list[Mapping[str, Any]]) -> Iterator[str]:
-    yield "Peak resident memory of a training worker, and of its loader through a whole epoch"
+    yield "Peak resident memory of a process that reads and packs an epoch, and of one that trains"
     rows = [
         (
             size(run["bytes"]),
             f"{run['rows']:,}",
-            f"{run['tokens_read']:,}",
-            size(run["started_bytes"]),
-            size(run["trained_bytes"]),
-            size(run["peak_bytes"]),
+            f"{run['reader']['tokens']:,}",
+            *(
+                size(run[who][when])
+                for who in ("reader", "worker")
+                for when in ("started_bytes", "peak_bytes")
+            ),
         )
         for run in part
     ]
-    header = ("stored", "rows", "tokens read", "before", "trained", "and read an epoch")
+    header = ("stored", "rows", "tokens", "with torch", "reads", "with torch", "trains")
     yield from table(header, rows)
-    peaks = [run["peak_bytes"] for run in part]
-    yield f"the largest and the smallest peak differ by {100 * (max(peaks) / min(peaks) - 1):.1f} %"
+    for who, words in (("reader", "reading"), ("worker", "training")):
+        peaks = [run[who]["peak_bytes"] for run in part]
+        yield f"{words}: peaks differ by {100 * (max(peaks) / min(peaks) - 1):.1f} %"

@@ -214,9 +214,9 @@ COMMANDS = {
         "measure data preparation on this machine, beside what others run, or the loader",
         "prep|loader [PART...] [--corpus PATH] [--vocab FILE] [--json FILE] ...",
         (_bench,),
-        "Parts of prep: chain (one core, beside NVIDIA LDDL and google-research/bert where they are\n"
-        "installed), kernels, vocabulary, stages (through Ray), memory. All but memory, when none\n"
-        "is named. Without --corpus the text is the documentation of Python packages on this\n"
+        "Parts of prep: chain (one core, beside NVIDIA LDDL and google-research/bert where they\n"
+        "are installed), kernels, vocabulary, stages (through Ray), memory. All but memory, when\n"
+        "none is named. Without --corpus the text is the documentation of Python packages on this\n"
         "machine. Parts of loader: speed, and memory when it is named.\n"
         "bench/README.md says what is compared and how.",
     ),

@@ -26,6 +26,7 @@ def bench(options: argparse.Namespace, words: Sequence[str]) -> None:
 
 
 def _prep(options: argparse.Namespace, parts: Sequence[str]) -> None:
+    sizes = options.memory_megabytes or "100,1000"
     settings = importlib.import_module("bench.settings").Settings(
         work=options.work or "",
         corpus=tuple(options.corpus),
@@ -37,9 +38,7 @@ def _prep(options: argparse.Namespace, parts: Sequence[str]) -> None:
         megabytes=options.megabytes,
         cpus=_numbers("--cpus", options.cpus, int),
         distinct_words=options.distinct_words,
-        memory_megabytes=_numbers(
-            "--memory-megabytes", options.memory_megabytes or "100,1000", float
-        ),
+        memory_megabytes=_numbers("--memory-megabytes", sizes, float),
     )
     prep = importlib.import_module("bench.prep")
     prep.run(parts, settings, options.json, options.keep)
