@@ -77,8 +77,8 @@ def speed(argument: Mapping[str, Any]) -> dict[str, Any]:
     }
     if pairs:
         for strategy in ("per_token", "whole_word"):
-            make = partial(_loader, pairs, size, masks=_masks(argument, strategy))
-            loaders[f"{size} rows, masks drawn, {strategy}"] = make
+            drawn = partial(_loader, pairs, size, masks=_masks(argument, strategy))
+            loaders[f"{size} rows, masks drawn, {strategy}"] = drawn
     counted: dict[str, int] = {}
     sides: dict[str, Callable[[], object]] = {}
     for name, make in loaders.items():

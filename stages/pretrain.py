@@ -24,7 +24,13 @@ from stages.config import ModelConfig, RoundingConfig
 from stages.mix import open_mix
 from stages.nodes import nodes_room, say_if_busy, share_per_worker, watch_room
 from stages.tables import PAIR_NAMES, shard_files
-from stages.training_rows import check_rows, drawn_masks, indexed_copies, training_rows
+from stages.training_rows import (
+    check_rows,
+    drawn_masks,
+    indexed_copies,
+    row_count,
+    training_rows,
+)
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 WEIGHTS = "weights.safetensors"
@@ -43,7 +49,7 @@ def run(context: Context) -> Result:
         context.stop.check()
     part = context.output.finished()[WEIGHTS]
     figures = dict(part.figures)
-    rows = training_rows(context.inputs).manifest["rows"]
+    rows = row_count(training_rows(context.inputs))
     return Result(
         figures=figures,
         flow=f"{rows:,} rows -> {figures['steps']:,} steps, "

@@ -30,6 +30,11 @@ def training_rows(inputs: Mapping[str, Artifact]) -> Artifact:
     return inputs["mask"] if "mask" in inputs else inputs["pairs"]
 
 
+def row_count(rows: Artifact) -> int:
+    """Training rows of all copies; an artifact of pairs holds held-out ones too."""
+    return sum(p.rows or 0 for name, p in rows.files().items() if name.startswith("train-"))
+
+
 def drawn_masks(config: Mapping[str, Json], tokenizer: Tokenizer) -> DrawnMasks | None:
     """The masks to be drawn on a node's training rows; None where the rows are masked.
 
