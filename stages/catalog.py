@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import RunConfig
 from pipeline.stage import Json, Node, RawInput, Resources, Stage
-from stages.config import Config, PhaseConfig
+from stages.config import Config, MixedConfig, PhaseConfig
 from stages.corpus_config import INHERITED, CorpusConfig
 from stages.plugins import plugin_source
 from stages.summary import summary_lines
@@ -100,11 +100,18 @@ MASK = Stage(
     run="stages.mask:run",
     modules=(
         "stages.mask",
+        "stages.mask_options",
         "stages.tables",
         *_TOKENS,
         *_text("masking", "words_in_rows", "random"),
     ),
     recorded=("numpy", "pyarrow", "ray"),
+)
+_TRAINING_ROWS = (
+    "stages.training_rows",
+    "stages.mask_options",
+    "stages.tables",
+    *_text("masking", "words_in_rows", "random"),
 )
 PRETRAIN = Stage(
     name="pretrain",
@@ -116,7 +123,8 @@ PRETRAIN = Stage(
         "stages.given_weights",
         "stages.initial_weights",
         "stages.vocabulary_source",
-        "stages.tables",
+        "stages.mix",
+        *_TRAINING_ROWS,
         *_TOKENS,
         *_text("existing"),
         "stages.training",
@@ -129,7 +137,7 @@ EVALUATE = Stage(
     name="evaluate",
     version=1,
     run="stages.evaluate:run",
-    modules=("stages.evaluate", "stages.tables", *_TOKENS, "stages.training", "model"),
+    modules=("stages.evaluate", *_TRAINING_ROWS, *_TOKENS, "stages.training", "model"),
     recorded=("torch", "tokenizers"),
     deterministic=False,
 )
@@ -159,12 +167,10 @@ class TextCatalog:
         nodes = [_shard(config), _vocab(config)]
         before: str | None = None
         for position, phase in enumerate(config.resolved_phases()):
-            nodes += [
-                _pairs(config, phase),
-                _mask(config, phase),
-                _held_out(config, phase),
-                _pretrain(config, phase, position, before),
-            ]
+            nodes.append(_pairs(config, phase))
+            if config.mask.when == "ahead":
+                nodes.append(_mask(config, phase))
+            nodes += [_held_out(config, phase), _pretrain(config, phase, position, before)]
             before = f"pretrain/{phase.max_seq_length}"
         nodes += [_evaluate(config), _export(config)]
         return nodes
@@ -288,18 +294,27 @@ def _pairs(config: Config, phase: PhaseConfig) -> Node:
     )
 
 
-def _mask(config: Config, phase: PhaseConfig) -> Node:
-    mask = config.mask.model_dump(mode="json")
+def _mask_slice(config: Config, phase: PhaseConfig) -> dict[str, Any]:
+    """How training rows are masked, wherever that is done."""
+    mask = config.mask.model_dump(mode="json", exclude={"when"})
     if config.mask.strategy != "span":
         mask = {key: value for key, value in mask.items() if not key.startswith("span_")}
     mask["never"] = sorted(set(config.mask.never))
     mask["max_predictions"] = config.mask.max_predictions or _cap(
         config.mask.probability, phase.max_seq_length
     )
+    return mask
+
+
+def _mask(config: Config, phase: PhaseConfig) -> Node:
     return Node(
         name=f"mask/{phase.max_seq_length}",
         stage=MASK,
-        config={"split": "train", "mask": mask, "seeds": {"mask": config.seed_for("mask")}},
+        config={
+            "split": "train",
+            "mask": _mask_slice(config, phase),
+            "seeds": {"mask": config.seed_for("mask")},
+        },
         settings={"speed": config.speed.model_dump(mode="json")},
         inputs={"pairs": f"pairs/{phase.max_seq_length}", "vocab": "vocab"},
     )
@@ -358,7 +373,11 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
         del train["length_bins"]
     else:
         train["max_seq_length"] = phase.max_seq_length
-    inputs = {"mask": f"mask/{phase.max_seq_length}", "vocab": "vocab"}
+    rows, drawn = _training_rows(config, phase)
+    # Paths are settings: what lies there is fingerprinted by its content.
+    del train["mix"]
+    mix = phase.mix or ()
+    inputs = {**rows, "vocab": "vocab"}
     if before is not None:
         inputs["before"] = before
         # What acts only here, and the weights of a listing, are in the slice only where they act.
@@ -376,7 +395,9 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             "objective": config.objective.model_dump(mode="json"),
             "train": train,
             "phase": position,
-            "seeds": {"train": config.seed_for("train")},
+            **drawn,
+            **({"mix": [mixed.weight for mixed in mix]} if mix else {}),
+            "seeds": {"train": config.seed_for("train"), **drawn.get("seeds", {})},
         },
         settings={
             "train": settings,
@@ -389,6 +410,7 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
                 "cpus_per_worker": cluster.cpus_per_worker,
                 "device": cluster.device,
             },
+            **({"mix": [mixed.path for mixed in mix]} if mix else {}),
         },
         inputs=inputs,
         watches={"heldout": f"mask/{phase.max_seq_length}-heldout"},
@@ -397,17 +419,38 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             cpus=math.inf if cluster.cpus_per_worker is None else least * cluster.cpus_per_worker,
             gpus=0.0 if cluster.device == "cpu" else math.inf,
         ),
-        raw=_weights_listing(config) if settings["init_from"] is not None else None,
+        raw=_raw(config, settings["init_from"] is not None, mix, next(iter(rows)), phase),
     )
 
 
-def _weights_listing(config: Config) -> Callable[[], RawInput]:
+def _raw(
+    config: Config, given: bool, mix: Sequence[MixedConfig], rows: str, phase: PhaseConfig
+) -> Callable[[], RawInput] | None:
+    """The listing of given weights, then of what is mixed in; None where there is neither."""
+    if not given and not mix:
+        return None
+
     def listing() -> RawInput:
         from stages.given_weights import list_weights
+        from stages.mix import list_mix
 
-        return list_weights(config, Path.cwd())
+        found = [list_weights(config, Path.cwd())] if given else []
+        found += [list_mix(mix, rows, phase.max_seq_length)] if mix else []
+        return RawInput(
+            [entry for one in found for entry in one.entries],
+            "; ".join(one.description for one in found),
+        )
 
     return listing
+
+
+def _training_rows(config: Config, phase: PhaseConfig) -> tuple[dict[str, str], dict[str, Any]]:
+    """The input that holds training rows, and what else they depend on where they get their masks
+    from those who read them."""
+    if config.mask.when == "ahead":
+        return {"mask": f"mask/{phase.max_seq_length}"}, {}
+    own = {"mask": _mask_slice(config, phase), "seeds": {"mask": config.seed_for("mask")}}
+    return {"pairs": f"pairs/{phase.max_seq_length}"}, own
 
 
 def _last(config: Config) -> PhaseConfig:
@@ -416,15 +459,20 @@ def _last(config: Config) -> PhaseConfig:
 
 def _evaluate(config: Config) -> Node:
     length = _last(config).max_seq_length
+    rows, drawn = _training_rows(config, _last(config))
     return Node(
         name="evaluate",
         stage=EVALUATE,
-        config={"evaluate": config.evaluate.model_dump(mode="json"), **_other_pair(config)},
+        config={
+            "evaluate": config.evaluate.model_dump(mode="json"),
+            **_other_pair(config),
+            **drawn,
+        },
         settings={"cluster": {"device": config.cluster.device}},
         resources=Resources(gpus=0.0 if config.cluster.device == "cpu" else math.inf),
         inputs={
             "pretrain": f"pretrain/{length}",
-            "mask": f"mask/{length}",
+            **rows,
             "heldout": f"mask/{length}-heldout",
             "vocab": "vocab",
         },

@@ -11,7 +11,7 @@ import hashlib
 import math
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from pipeline.config import Group, RunConfig
 from stages.config_types import Count, Dropout, OpenShare, PositiveFloat, PositiveInt, Share
@@ -161,6 +161,11 @@ class MaskConfig(Group):
         "SpanBERT; false: each token by itself.",
     )
     copies: PositiveInt = Field(1, description="Masked copies of each row; copy k is for pass k.")
+    when: Literal["ahead", "loading"] = Field(
+        "ahead",
+        description="ahead: masked rows are stored, so that epochs see the same masks (or those of "
+        "`copies`); loading: training draws others in each epoch (RoBERTa's dynamic masking).",
+    )
 
     @field_validator("never")
     @classmethod
@@ -175,6 +180,16 @@ class MaskConfig(Group):
             raise ValueError(
                 f"mask.mask_share + mask.random_share = {self.mask_share + self.random_share:g} is "
                 "above 1: lower one of them (the rest keeps the original token)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _copies_are_stored(self) -> Self:
+        if self.when == "loading" and self.copies > 1:
+            raise ValueError(
+                f"mask.copies={self.copies} with mask.when=loading: copies are masked rows in the "
+                "store, and masks drawn at loading are other ones in every epoch anyway. Leave "
+                "mask.copies=1"
             )
         return self
 
@@ -249,6 +264,28 @@ def check_one_of(group: str, values: Group, names: tuple[str, ...], what: str) -
     )
 
 
+class MixedConfig(Group):
+    """Rows of another run that are mixed into training."""
+
+    path: Annotated[str, Field(min_length=1)] = Field(
+        description="Folder or URI of the artifact: <store>/mask/<length>/<fingerprint> "
+        "(with mask.when=loading: pairs/...). Of the same vocabulary."
+    )
+    weight: OpenShare = Field(description="Its share of the rows; what is left is this run's own.")
+
+
+def _leave_a_share(mix: tuple[MixedConfig, ...] | None) -> tuple[MixedConfig, ...] | None:
+    if mix and (taken := math.fsum(mixed.weight for mixed in mix)) >= 1:
+        raise ValueError(
+            f"the weights of mix add up to {taken:g}, which leaves no share to this run's own "
+            "rows: lower them below 1 together"
+        )
+    return mix
+
+
+Mix = Annotated[tuple[MixedConfig, ...], AfterValidator(_leave_a_share)]
+
+
 class TrainConfig(Group):
     """Optimisation: the mathematics of training."""
 
@@ -274,6 +311,9 @@ class TrainConfig(Group):
         description="So many bins of equal width up to max_seq_length: a step's examples, of all "
         "workers, are of one bin. null: of any length, as nothing is padded but attention on the "
         "sdpa path.",
+    )
+    mix: Mix = Field(
+        (), description="Artifacts of other runs whose rows are mixed in, in exact proportion."
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(1e-3, description="Peak learning rate.")
     warmup_share: Share = Field(0.05, description="Share of the steps with linear warm-up.")
@@ -350,6 +390,7 @@ class PhaseConfig(Group):
         None, description="Instead of global_batch_size."
     )
     learning_rate: Annotated[float, Field(gt=0)] | None = Field(None, description="null: train's.")
+    mix: Mix | None = Field(None, description="null: train's.")
 
     @model_validator(mode="after")
     def _one_of_each(self) -> Self:
@@ -359,8 +400,11 @@ class PhaseConfig(Group):
         return self
 
     def completed(self, train: TrainConfig) -> PhaseConfig:
-        """With `train`'s budget, batch size and learning rate where it has none of its own."""
-        values: dict[str, Any] = {"learning_rate": self.learning_rate or train.learning_rate}
+        """With what `train` says where it says nothing itself."""
+        values: dict[str, Any] = {
+            "learning_rate": self.learning_rate or train.learning_rate,
+            "mix": train.mix if self.mix is None else self.mix,
+        }
         for names in (BUDGETS, BATCH_SIZES):
             own = any(getattr(self, name) is not None for name in names)
             values |= {name: getattr(self if own else train, name) for name in names}

@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.channel import Channel
 from pipeline.stage import Context, Interrupted, Result, StageError, Table
+from stages.mix import open_mix
 from stages.nodes import nodes_room, say_if_busy, share_per_worker, watch_room
 from stages.pretrain_worker import (
     MODEL,
@@ -24,6 +25,7 @@ from stages.pretrain_worker import (
     seed_of,
     train_worker,
 )
+from stages.training_rows import check_rows, row_count, training_rows
 from stages.vocabulary_files import load_tokenizer
 
 MAX_FAILURES = 3
@@ -33,13 +35,15 @@ def run(context: Context) -> Result:
     """Train on Ray Train, from the newest checkpoint where an earlier attempt left one."""
     finished = context.output.finished()
     if not {WEIGHTS, MODEL, OPTIMISER} <= finished.keys():
+        _check_mix(context)
         _train(context)
         context.stop.check()
     part = context.output.finished()[WEIGHTS]
     figures = dict(part.figures)
+    rows = row_count(training_rows(context.inputs))
     return Result(
         figures=figures,
-        flow=f"{context.inputs['mask'].manifest['rows']:,} rows -> {figures['steps']:,} steps, "
+        flow=f"{rows:,} rows -> {figures['steps']:,} steps, "
         f"{figures['tokens_seen']:,} tokens, {figures['parameters']:,} parameters",
         report=[_report_table(figures)],
     )
@@ -71,6 +75,18 @@ def _report_table(figures: Mapping[str, Any]) -> Table:
     known = [(words, form, figures[n]) for n, (words, form) in REPORTED.items() if n in figures]
     rows = [[words, form.format(value)] for words, form, value in known]
     return Table("Training (the curves are in MLflow)", ["what", "value"], rows)
+
+
+def _check_mix(context: Context) -> None:
+    from stages.text.tokenizer_files import vocabulary_digest
+
+    paths = context.node.settings.get("mix", ())
+    if not paths:
+        return
+    digest = vocabulary_digest(load_tokenizer(context.inputs["vocab"]))
+    objective = context.node.config["objective"]
+    for mixed in open_mix(paths, context.raw):
+        check_rows(mixed, digest, objective["pair"] if objective["nsp"] else None)
 
 
 def _train(context: Context) -> None:
@@ -181,7 +197,8 @@ def _plan(context: Context, initial: str | None, threads: int, use_gpu: bool) ->
     return Plan(
         config=dict(context.node.config),
         settings=dict(context.node.settings),
-        mask=context.inputs["mask"],
+        rows=training_rows(context.inputs),
+        mixed=tuple(open_mix(context.node.settings.get("mix", ()), context.raw)),
         heldout=context.inputs["heldout"],
         vocab=context.inputs["vocab"],
         before=context.inputs.get("before"),

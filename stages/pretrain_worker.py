@@ -15,9 +15,10 @@ from pipeline.channel import Sender
 from pipeline.digest import tensors_digest
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import ModelConfig, RoundingConfig
-from stages.tables import PAIR_NAMES, label_counts, shard_files
+from stages.tables import PAIR_NAMES, shard_files
 from stages.text.tokenizer_files import tokenizer_files, vocabulary_digest
 from stages.text.wordpiece import Tokenizer
+from stages.training_rows import drawn_masks, indexed_copies, label_counts
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class Plan:
 
     config: Mapping[str, Any]
     settings: Mapping[str, Any]
-    mask: Artifact
+    rows: Artifact
+    mixed: tuple[Artifact, ...]
     heldout: Artifact
     vocab: Artifact
     before: Artifact | None
@@ -73,19 +75,19 @@ def seed_of(config: Mapping[str, Any]) -> int:
     return seed
 
 
-def copies_of(mask: Artifact) -> list[list[str]]:
-    """Training parts by copy: "train-c0m0-00000.parquet"... sorted by copy, then number."""
-    by_copy: dict[tuple[int, ...], list[str]] = {}
-    for name in shard_files(mask, "train"):
-        pass_, _, mask_copy = name.split("-")[1][1:].partition("m")
-        by_copy.setdefault((int(pass_), int(mask_copy)), []).append(name)
-    return [sorted(by_copy[copy]) for copy in sorted(by_copy)]
+def mean_row_tokens(rows: Artifact) -> float:
+    """Mean tokens of the training rows of an artifact."""
+    parts = [part for name, part in rows.files().items() if name.startswith("train-")]
+    tokens = sum(int(part.figures["tokens"]) for part in parts)
+    return tokens / max(1, sum(part.rows or 0 for part in parts))
 
 
-def mean_row_tokens(mask: Artifact) -> float:
-    """Mean tokens of a row of a mask artifact."""
-    figures = mask.manifest["figures"]
-    return float(figures["tokens"]) / max(1, int(figures["rows"]))
+def mean_mixed_tokens(plan: Plan) -> float:
+    """Mean tokens of a row of all sources, each with its share."""
+    shares = list(plan.config.get("mix", ()))
+    shares.insert(0, 1.0 - math.fsum(shares))
+    means = [mean_row_tokens(rows) for rows in (plan.rows, *plan.mixed)]
+    return math.fsum(share * mean for share, mean in zip(shares, means, strict=True))
 
 
 def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
@@ -123,8 +125,9 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
 
 def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[str, Any]:
     from stages.training.job import Rounding, TrainConfig, TrainJob, Validation
+    from stages.training.loader import MixedSource
     from stages.training.loop import pretrain
-    from stages.training.row_groups import read_index
+    from stages.training.row_groups import Limits, read_index
 
     tokenizer = load_tokenizer(plan.vocab)
     digest = vocabulary_digest(tokenizer)
@@ -134,10 +137,14 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
     init_from, init_moments = _start(plan, given.pop("carry_moments", False))
     given.pop("init_from", None)
     train = TrainConfig(**given)
-    fs, data = plan.mask.fs, plan.mask.data
+    weights = plan.config.get("mix", ())
+    model = model_config(plan.config, tokenizer.vocab)
+    metadata = ((DIGEST_KEY.decode(), digest),)
+    masks = drawn_masks(plan.config, tokenizer)
+    limits = Limits(model.vocab_size, model.max_position_embeddings, metadata)
     heldout = [f"{plan.heldout.data}/{n}" for n in shard_files(plan.heldout, "validation")]
     job = TrainJob(
-        model=model_config(plan.config, tokenizer.vocab),
+        model=model,
         train=train,
         rounding=Rounding(
             micro_batch_tokens=rounding.micro_batch_tokens,
@@ -147,9 +154,12 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
             gradient_checkpointing=rounding.gradient_checkpointing,
         ),
         seed=seed_of(plan.config),
-        filesystem=fs,
-        copies=tuple(
-            read_index(fs, [f"{data}/{name}" for name in names]) for names in copies_of(plan.mask)
+        filesystem=plan.rows.fs,
+        copies=indexed_copies(plan.rows),
+        masks=masks,
+        mix=tuple(
+            MixedSource(other.fs, indexed_copies(other), weight)
+            for other, weight in zip(plan.mixed, weights, strict=True)
         ),
         checkpoint_filesystem=plan.output.fs,
         checkpoint_folder=f"{plan.output.work}/checkpoints",
@@ -157,8 +167,12 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
         # Ray starts workers again within an attempt, and a lost one may still be writing.
         attempt=f"{plan.attempt}-{secrets.token_hex(4)}",
         vocabulary_digest=digest,
-        schema_metadata=((DIGEST_KEY.decode(), digest),),
-        config={"phase": plan.config["phase"], "objective": plan.config["objective"]},
+        schema_metadata=metadata,
+        config={
+            name: plan.config[name]
+            for name in ("phase", "objective", "mask", "mix")
+            if name in plan.config
+        },
         init_from=init_from,
         init_moments=init_moments,
         device="cuda" if plan.use_gpu else plan.settings["cluster"]["device"],
@@ -168,10 +182,10 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
             files=read_index(plan.heldout.fs, heldout),
             mask_token_id=tokenizer.vocab.index("[MASK]"),
             max_rows=min(CURVE_ROWS, plan.settings["evaluate"]["max_rows"]),
-            label_counts=label_counts(plan.mask, len(tokenizer.vocab)),
+            label_counts=label_counts(plan.rows, len(tokenizer.vocab), masks, limits),
         ),
         pair_name=PAIR_NAMES[plan.config["objective"]["pair"]],
-        mean_row_tokens=mean_row_tokens(plan.mask),
+        mean_row_tokens=mean_mixed_tokens(plan),
         nonfinite_folder=f"{plan.output.work}/nonfinite",
     )
     hooks = _Hooks(sender)

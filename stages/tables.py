@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -14,6 +13,10 @@ from pipeline.digest import TableDigest
 from pipeline.store import Artifact, ArtifactWriter
 
 COMPRESSION = "zstd"
+ROW_GROUPS = "row_groups"
+"""In the record of a part of pairs or masks: rows of each row group, so that training needs to open
+no file to know what is in it."""
+
 ROW_GROUP_ROWS = 2048
 """Of pairs and masks: what a training worker decodes at a time."""
 
@@ -36,15 +39,6 @@ LABEL_COUNTS = "label_counts.parquet"
 def shard_files(artifact: Artifact, split: str) -> list[str]:
     """Names of the shards of "train" or "validation", in order."""
     return [name for name in artifact.files() if name.startswith(f"{split}-")]
-
-
-def label_counts(mask: Artifact, vocab_size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[V] how often each id is a label in training: the unigram baseline."""
-    with mask.open(LABEL_COUNTS) as source:
-        table = pq.read_table(source)
-    counts = np.zeros(vocab_size, np.int64)
-    counts[table["id"].to_numpy()] = table["count"].to_numpy()
-    return counts
 
 
 def write_table(
@@ -70,7 +64,7 @@ def write_table(
             Trying a dictionary on text that never repeats costs time for nothing.
     """
     use_dictionary = not byte_stream_split if dictionary is None else list(dictionary)
-    rows = 0
+    sizes: list[int] = []
     writer: pq.ParquetWriter | None = None
     with output.part(name, content=content) as part:
         digest: TableDigest | None = None
@@ -89,11 +83,14 @@ def write_table(
             assert digest is not None
             digest.update(table)
             writer.write_table(table, row_group_size=row_group_rows)
-            rows += table.num_rows
+            starts = range(0, table.num_rows, row_group_rows)
+            sizes += [min(row_group_rows, table.num_rows - start) for start in starts]
         if writer is None or digest is None:
             raise ValueError(f"{name}: no table to write")
         schema = writer.schema
         writer.close()
-        part.finish(digest=digest.hexdigest(), rows=rows, figures=figures, schema=schema)
+        if byte_stream_split:
+            figures = {**(figures or {}), ROW_GROUPS: sizes}
+        part.finish(digest=digest.hexdigest(), rows=sum(sizes), figures=figures, schema=schema)
     assert part.result is not None
     return part.result

@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 IntArray = NDArray[Any]
 
 
+class DataError(ValueError):
+    """A file does not hold what the trainer needs; the message names file, row group and row."""
+
+
 @dataclass(frozen=True)
 class Ragged:
     """Lists of numbers laid end to end: list i is `values[offsets[i]:offsets[i + 1]]`.
@@ -49,10 +53,10 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Examples:
-    """B masked rows.
+    """B rows.
 
     Attributes:
-        input_ids: whole rows, special tokens included, masks applied.
+        input_ids: whole rows, special tokens included, masks applied where there are any.
         a_length: [B] int64, tokens of A; segment 0 is positions 0..a_length + 1. Read only where
             `is_next` is given: without NSP all of a row is segment 0.
         is_next: [B] bool, or None without NSP.
@@ -106,13 +110,13 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
     """The examples of `parts` one after the other.
 
     Raises:
-        ValueError: some parts carry `is_next` and some do not.
+        DataError: some parts carry `is_next` and some do not.
     """
     if len(parts) == 1:
         return parts[0]
     is_next = [part.is_next for part in parts if part.is_next is not None]
     if is_next and len(is_next) != len(parts):
-        raise ValueError("some files hold is_next and some do not: they come from two datasets")
+        raise DataError("some files hold is_next and some do not: they come from two datasets")
     documents = [part.documents for part in parts if part.documents is not None]
     return Examples(
         input_ids=_concatenate_ragged([part.input_ids for part in parts]),

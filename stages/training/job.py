@@ -16,6 +16,8 @@ from model.bert import BertForPreTraining
 from model.config import BertConfig
 from stages.training.bins import LengthBins
 from stages.training.device import Precision
+from stages.training.drawn_masks import DrawnMasks
+from stages.training.loader import MixedSource
 from stages.training.row_groups import ShardFile
 
 
@@ -169,6 +171,8 @@ class TrainJob:
         mean_row_tokens: mean tokens of a training row; needed for budgets in tokens.
         nonfinite_folder: in the checkpoints' filesystem, for batches with a loss or gradient that
             is not finite; None keeps none.
+        masks: to be drawn while reading, where `copies` are pairs; None: they hold masked rows.
+        mix: other sources of training rows; `copies` have the share that these leave.
     """
 
     model: BertConfig
@@ -193,6 +197,8 @@ class TrainJob:
     pair_name: str = "nsp"
     mean_row_tokens: float | None = None
     nonfinite_folder: str | None = None
+    masks: DrawnMasks | None = None
+    mix: tuple[MixedSource, ...] = ()
 
     def described(self) -> dict[str, Any]:
         """The configuration that the result depends on, nested, as JSON values."""

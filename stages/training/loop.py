@@ -74,7 +74,17 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     examples = batch_size(train, job.mean_row_tokens)
 
     def make_loader(documents: bool) -> Loader:
-        return Loader(job.filesystem, job.copies, job.seed, examples, limits, train.bins, documents)
+        return Loader(
+            job.filesystem,
+            job.copies,
+            job.seed,
+            examples,
+            limits,
+            train.bins,
+            documents=documents,
+            masks=job.masks,
+            mix=job.mix,
+        )
 
     loader = make_loader(documents=False)
     shape = None

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.graph import Graph
-from pipeline.stage import Stage
+from pipeline.stage import Stage, UserError
 from stages import catalog
 from stages.catalog import CATALOG
 from stages.config import Config
@@ -232,3 +232,39 @@ def test_modules_are_all_that_make_the_result(stage: Stage) -> None:
     packages = {m for m in stage.modules if (ROOT / m.replace(".", "/")).is_dir()}
     alone = {m for m in found if not any(m.startswith(f"{p}.") for p in packages)}
     assert set(stage.modules) - packages == alone
+
+
+def test_masks_drawn_at_loading_are_trainings_own() -> None:
+    nodes = {n.name: n for n in CATALOG.nodes(config(mask={"when": "loading"}))}
+    plain = {n.name: n for n in CATALOG.nodes(config())}
+    assert set(plain) - set(nodes) == {"mask/128"}
+    for name in ("pretrain/128", "evaluate"):
+        assert nodes[name].inputs.get("pairs") == "pairs/128" and "mask" not in nodes[name].inputs
+        # What masks are like is in the slice, as it is in the mask stage's when they are stored.
+        assert nodes[name].config["mask"] == plain["mask/128"].config["mask"]
+        assert nodes[name].config["seeds"]["mask"] == plain["mask/128"].config["seeds"]["mask"]
+    other = {n.name: n for n in CATALOG.nodes(config(mask={"when": "loading", "probability": 0.2}))}
+    changed = {name for name in nodes if other[name].config != nodes[name].config}
+    assert changed == {"pretrain/128", "evaluate"}
+    assert "when" not in plain["mask/128"].config["mask"]
+
+
+def test_copies_of_masks_that_are_not_stored_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"mask\.copies=2 with mask\.when=loading"):
+        config(mask={"when": "loading", "copies": 2})
+
+
+def test_shares_of_a_mix_are_in_the_slice_and_paths_are_settings() -> None:
+    mix = [{"path": "/a", "weight": 0.3}]
+    phases = [{"max_seq_length": 128}, {"max_seq_length": 512, "mix": []}]
+    nodes = {n.name: n for n in CATALOG.nodes(config(train={"mix": mix}, phases=phases))}
+    assert nodes["pretrain/128"].config["mix"] == [0.3]
+    assert nodes["pretrain/128"].settings["mix"] == ["/a"]
+    with pytest.raises(UserError, match="/a holds no finished artifact"):
+        assert nodes["pretrain/128"].raw is not None and nodes["pretrain/128"].raw()
+    plain = {n.name: n for n in CATALOG.nodes(config(phases=phases[:1]))}
+    assert "mix" not in plain["pretrain/128"].config and plain["pretrain/128"].raw is None
+    assert "mix" not in nodes["pretrain/512"].config and nodes["pretrain/512"].raw is None
+    assert "mix" not in nodes["pretrain/128"].config["train"]
+    with pytest.raises(ValidationError, match="leaves no share"):
+        config(train={"mix": [{"path": "/a", "weight": 0.5}, {"path": "/b", "weight": 0.5}]})
