@@ -59,6 +59,8 @@ REPORTED = {
     "validation/mlm_loss": ("held-out loss of masked tokens", "{:.3f} nats"),
     "validation/nsp_loss": ("held-out loss of the next sentence", "{:.3f} nats"),
     "validation/sentence_order_loss": ("held-out loss of the sentence order", "{:.3f} nats"),
+    "best/step": ("best held-out loss of a checkpoint, after step", "{:,}"),
+    "best/mlm_loss": ("... that loss (its weights: folder best)", "{:.3f} nats"),
     "train/tokens_per_second": ("speed at the end", "{:,.0f} tokens/s"),
 }
 
