@@ -31,7 +31,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = (
-    "corpus.distributions=[]", "corpus.sample=0.05", "corpus.shards=2",
+    "corpus.distributions=[]", "corpus.sample=0.6", "corpus.shards=2",
     "corpus.validation_share=0.2", "vocab.size=2000", "pairs.max_seq_length=64",
     "model.hidden_size=32", "train.steps=300", "train.global_batch_size=8",
     "train.checkpoint_every_steps=10", "train.log_every_steps=1", "evaluate.max_rows=100",
