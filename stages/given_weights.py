@@ -61,7 +61,7 @@ class GivenWeights:
 
 def find_weights(given: str, base: Path) -> GivenWeights:
     """The model that `train.init_from` names: a folder as transformers or the stage export writes
-    it, or a pretrain artifact (its data folder, or the one with the manifest).
+    it, or the data folder of a pretrain artifact.
 
     Raises:
         UserError: no such folder, no safetensors in it, or no vocabulary beside them.
@@ -73,7 +73,8 @@ def find_weights(given: str, base: Path) -> GivenWeights:
     if not folder.is_dir():
         raise UserError(f"{where}: there is no such folder")
     if (folder / MANIFEST).is_file():
-        folder = folder / _json(folder / MANIFEST, where)["generation"]
+        generation = _json(folder / MANIFEST, where).get("generation", "data")
+        raise UserError(f"{where}: the files of an artifact lie in {folder / generation}: name it")
     for layout in ("transformers", "clozeline"):
         shape, weights = (folder / name for name in LAYOUTS[layout])
         if shape.is_file() and weights.is_file():

@@ -67,6 +67,8 @@ REPORTED = {
     "train/skipped_steps": ("steps lost to losses or gradients that are not finite", "{:,}"),
     "train/mfu": ("share of the devices' peak (MFU)", "{:.1%}"),
     "train/memory_gb": ("most memory of the first worker", "{:.2f} GB"),
+    "best/step": ("best held-out loss of a checkpoint, after step", "{:,}"),
+    "best/mlm_loss": ("... that loss (its weights: folder best)", "{:.3f} nats"),
     "train/tokens_per_second": ("speed at the end", "{:,.0f} tokens/s"),
 }
 

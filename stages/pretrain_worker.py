@@ -24,12 +24,15 @@ from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from stages.training.job import Outcome
+    from stages.training.job import Outcome, TrainJob
 
 WEIGHTS = "weights.safetensors"
 MODEL = "model.json"
 OPTIMISER = "optimiser.safetensors"
 """The moments after the last step. Part of the output digest: they decide the next phase."""
+
+BEST = "best"
+"""Folder of the best checkpoint's weights, where the last are not the best."""
 
 CURVE_ROWS = 2000
 """Held-out rows of the figures during training; `evaluate` takes all."""
@@ -199,6 +202,7 @@ def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[
             "resumed_from": outcome.resumed_from,
             **_of_all_phases(plan.before, outcome),
         }
+        _write_best(plan.output, job, tokenizer, outcome.step, figures)
         _write(plan.output, outcome, job.model, tokenizer, figures)
     return {"stopped": outcome.stopped, "step": outcome.step}
 
@@ -288,13 +292,46 @@ def _write(
 ) -> None:
     from stages.training.weights import weights_of
 
-    output.write_bytes(MODEL, json.dumps(dataclasses.asdict(config), indent=1).encode())
+    output.write_bytes(MODEL, _model_json(config))
     # Beside the weights, so that a run can start from this folder alone; what it holds is the
     # vocabulary's, which counts as an input.
     for name, data in tokenizer_files(tokenizer, config.max_position_embeddings).items():
         output.write_bytes(name, data, content=False)
     _write_tensors(output, OPTIMISER, outcome.moments, {})
     _write_tensors(output, WEIGHTS, weights_of(outcome.model), figures)
+
+
+def _write_best(
+    output: ArtifactWriter,
+    job: TrainJob,
+    tokenizer: Tokenizer,
+    last: int,
+    figures: dict[str, Any],
+) -> None:
+    """Keep the best checkpoint's weights as a folder of their own, where the last are not the best.
+
+    Side files: what follows reads the last weights, as BERT was trained; `train.init_from` takes
+    this folder.
+    """
+    from stages.training.checkpoint import best_checkpoint
+    from stages.training.tensor_files import write_tensors
+
+    if not job.train.keep_best:
+        return
+    best = best_checkpoint(job.checkpoint_filesystem, job.checkpoint_folder)
+    if best is None or best.state.step == last:
+        return
+    figures |= {"best/step": best.state.step, "best/mlm_loss": best.state.score}
+    output.write_bytes(f"{BEST}/{MODEL}", _model_json(job.model), content=False)
+    for name, data in tokenizer_files(tokenizer, job.model.max_position_embeddings).items():
+        output.write_bytes(f"{BEST}/{name}", data, content=False)
+    with output.part(f"{BEST}/{WEIGHTS}", content=False) as part:
+        write_tensors(part.stream, best.weights)
+        part.finish(rows=len(best.weights))
+
+
+def _model_json(config: BertConfig) -> bytes:
+    return json.dumps(dataclasses.asdict(config), indent=1).encode()
 
 
 def _write_tensors(

@@ -137,17 +137,27 @@ def save(
 
 def _prune(filesystem: FileSystem, folder: str, step: int, keep: int, keep_best: bool) -> None:
     found = [path for s, path in _newest_first(filesystem, folder) if s <= step]
-    best = best_path(filesystem, found) if keep_best else None
+    best = _best_path(filesystem, found) if keep_best else None
     for path in found[keep:]:
         if path != best:
             filesystem.delete_dir(path)
 
 
-def best_path(filesystem: FileSystem, paths: Sequence[str]) -> str | None:
+def _best_path(filesystem: FileSystem, paths: Sequence[str]) -> str | None:
     """The checkpoint with the lowest score, the first of equals; None when none has a score."""
     scores = {path: _score(filesystem, path) for path in paths}
     known = {path: score for path, score in scores.items() if score is not None}
     return min(known, key=known.__getitem__) if known else None
+
+
+def best_checkpoint(filesystem: FileSystem, folder: str) -> Checkpoint | None:
+    """The checkpoint of a run with the lowest held-out loss; None when none was measured, or when
+    it is damaged."""
+    path = _best_path(filesystem, [path for _, path in _newest_first(filesystem, folder)])
+    try:
+        return None if path is None else _load(filesystem, path)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _score(filesystem: FileSystem, path: str) -> float | None:

@@ -84,7 +84,7 @@ def _read(
     found = load_latest(job.checkpoint_filesystem, job.checkpoint_folder, hooks.notice)
     if found is not None:
         check_same_run(found.state, job.fingerprint, job.described())
-        _tell_rounding(found.state, rounding, hooks)
+        _tell(found.state, rounding, hooks)
         header = {
             "source": f"the checkpoint of step {found.state.step}",
             "step": found.state.step,
@@ -105,13 +105,16 @@ def _read(
     return {}, {}
 
 
-def _tell_rounding(state: State, rounding: dict[str, Any], hooks: Hooks) -> None:
+def _tell(state: State, rounding: dict[str, Any], hooks: Hooks) -> None:
     changed = differences(state.rounding, rounding)
     if changed:
         hooks.notice(
             f"resuming at step {state.step} with other rounding, so the last bits will differ "
             f"from an undisturbed run: {'; '.join(changed)}"
         )
+    else:
+        # Also where workers died and were started again, which nobody else tells.
+        hooks.notice(f"goes on from the checkpoint of step {state.step:,}")
 
 
 def drawn_weights(config: BertConfig, seed: int) -> dict[str, Tensor]:

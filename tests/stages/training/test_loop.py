@@ -86,7 +86,8 @@ def test_a_resumed_run_equals_an_undisturbed_one_to_the_bit(make_job, recorder, 
         assert loss == undisturbed.losses()[step], step
     assert same_weights(whole.model, rest.model)
     assert rest.tokens_seen == whole.tokens_seen
-    assert [notice.split(":")[0] for notice in resumed.notices] == ["length bins"] * bool(bins)
+    said = [f"goes on from the checkpoint of step {rest.resumed_from}"]
+    assert [n.split(":")[0] for n in resumed.notices] == said + ["length bins"] * bool(bins)
 
 
 def test_two_phases_killed_in_the_second_equal_undisturbed_ones(make_job, recorder, tmp_path):
