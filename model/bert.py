@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -21,14 +22,20 @@ class BertModel(nn.Module):
     Args:
         config: the shape.
         attention: how attention is computed; changes only the last bits of results.
+        checkpointing: as in `Encoder`; changes no result.
     """
 
-    def __init__(self, config: BertConfig, attention: AttentionChoice = "auto") -> None:
+    def __init__(
+        self,
+        config: BertConfig,
+        attention: AttentionChoice = "auto",
+        checkpointing: bool = False,
+    ) -> None:
         super().__init__()
         self.config = config
         self.attention = attention
         self.embeddings = Embeddings(config)
-        self.encoder = Encoder(config)
+        self.encoder = Encoder(config, checkpointing)
 
     def forward(
         self,
@@ -92,15 +99,40 @@ class PretrainingOutput(NamedTuple):
 
 
 class BertForPreTraining(nn.Module):
-    """BERT with the masked word head and, when `config.nsp`, the next sentence head."""
+    """BERT with the masked word head and, when `config.nsp`, the next sentence head.
 
-    def __init__(self, config: BertConfig, attention: AttentionChoice = "auto") -> None:
+    Arguments as of `BertModel`.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        attention: AttentionChoice = "auto",
+        checkpointing: bool = False,
+    ) -> None:
         super().__init__()
         self.config = config
-        self.bert = BertModel(config, attention)
+        self.bert = BertModel(config, attention, checkpointing)
         self.mlm = MaskedLMHead(config)
         self.pooler = Pooler(config) if config.nsp else None
         self.nsp = NextSentenceHead(config) if config.nsp else None
+        self._compiled: Callable[..., Tensor] | None = None
+
+    def compile_encoder(self, backend: str = "inductor") -> None:
+        """Compile embeddings and encoder, in training mode, for batches that all have one shape.
+
+        Their tokens, sequences and `max_seqlen` must not change, so that one graph serves all:
+        another shape is compiled anew. In evaluation mode any batch runs as it is. The heads stay
+        uncompiled: the number of masked positions differs from batch to batch, and filling it up
+        would fill the vocabulary projection up.
+
+        Args:
+            backend: of `torch.compile`.
+        """
+        # The method, not the module, which would take the parameters' names along.
+        self._compiled = torch.compile(
+            self.bert.forward, fullgraph=True, dynamic=False, backend=backend
+        )
 
     def forward(
         self,
@@ -121,7 +153,9 @@ class BertForPreTraining(nn.Module):
             mlm_labels: int64 [M], the original tokens. With them the loss is computed slice by
                 slice and no logits are kept, which is faster and needs less memory.
         """
-        hidden = self.bert(input_ids, segment_ids, position_ids, cu_seqlens, max_seqlen)
+        compiled = self._compiled if self.training else None
+        encode = self.bert if compiled is None else compiled
+        hidden = encode(input_ids, segment_ids, position_ids, cu_seqlens, max_seqlen)
         masked = hidden.index_select(0, mlm_positions)
         table = self.bert.embeddings.token.weight
         mlm_loss = None

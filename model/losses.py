@@ -12,30 +12,35 @@ from model.heads import IS_NEXT, NOT_NEXT
 
 
 def mlm_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum of -log P(original token) over the masked positions, in float32 (seed 3.4).
+    """Sum of -log P(original token) over the masked positions (seed 3.4).
 
     Args:
         logits: [M, V].
         labels: int64 [M], the original tokens.
 
     Returns:
-        Scalar in nats; 0 when there is no masked position.
+        Scalar in nats, float32 (float64 for float64 logits); 0 without a masked position.
     """
-    return F.cross_entropy(logits.float(), labels, reduction="sum")
+    return F.cross_entropy(_exact(logits), labels, reduction="sum")
 
 
 def nsp_loss_sum(logits: Tensor, is_next: Tensor) -> Tensor:
-    """Sum of -log P(true class) over the sequences, in float32.
+    """Sum of -log P(true class) over the sequences.
 
     Args:
-        logits: [B, 2], class 0 is IsNext.
+        logits: [B or more, 2], class 0 is IsNext. Rows after the first B are of sequences that
+            fill a batch up to its shape, and do not count.
         is_next: bool [B].
 
     Returns:
-        Scalar in nats.
+        Scalar in nats, float32 (float64 for float64 logits).
     """
     classes = is_next.long() * (IS_NEXT - NOT_NEXT) + NOT_NEXT
-    return F.cross_entropy(logits.float(), classes, reduction="sum")
+    return F.cross_entropy(_exact(logits[: len(classes)]), classes, reduction="sum")
+
+
+def _exact(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def vocabulary_loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:

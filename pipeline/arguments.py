@@ -156,9 +156,12 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     add("--base-megabytes", type=float, default=14.0, metavar="MB", help="text of one core (14)")
     add("--megabytes", type=float, default=500.0, metavar="MB", help="text through Ray (500)")
     add("--cpus", default="1,2", metavar="N,N", help="CPUs of the runs through Ray (1,2)")
-    add("--memory-megabytes", default="100,1000", metavar="MB,MB", help="sizes compared (100,1000)")
+    add("--memory-megabytes", metavar="MB,MB", help="sizes compared (100,1000; loader: 10,1000)")
     add("--distinct-words", type=int, default=500_000, metavar="N", help="of training (500,000)")
     add("--rounds", type=int, default=3, metavar="N", help="of each side, in turn (3)")
+    add("--files", type=Path, metavar="DIR", help="loader: a mask artifact to read")
+    add("--batch-size", type=int, default=256, metavar="N", help="loader: rows of a batch (256)")
+    add("--micro-batch-tokens", type=int, default=8192, metavar="N", help="loader: (8192)")
     add("--no-peers", action="store_true", help="measure only what is ours")
     add("--json", type=Path, metavar="FILE", help="write the figures there")
     add("--work", metavar="DIR", help="for what is made on the way (a temporary folder)")
@@ -208,13 +211,14 @@ COMMANDS = {
     ),
     "ui": Command("open MLflow's pages on this machine", "[OVERRIDES] [--port PORT]", (_port,)),
     "bench": Command(
-        "measure data preparation on this machine, beside what others run",
-        "prep [PART...] [--corpus PATH] [--vocab FILE] [--json FILE] ...",
+        "measure data preparation on this machine, beside what others run, or the loader",
+        "prep|loader [PART...] [--corpus PATH] [--vocab FILE] [--json FILE] ...",
         (_bench,),
-        "Parts: chain (one core, beside NVIDIA LDDL and google-research/bert where they are\n"
-        "installed), kernels, vocabulary, stages (through Ray), memory. All but memory, when none\n"
-        "is named. Without --corpus the text is the documentation of Python packages on this\n"
-        "machine. bench/README.md says what is compared and how.",
+        "Parts of prep: chain (one core, beside NVIDIA LDDL and google-research/bert where they\n"
+        "are installed), kernels, vocabulary, stages (through Ray), memory. All but memory, when\n"
+        "none is named. Without --corpus the text is the documentation of Python packages on this\n"
+        "machine. Parts of loader: speed, and memory when it is named.\n"
+        "bench/README.md says what is compared and how.",
     ),
     "doctor": Command(
         "check this machine, and say what to do",

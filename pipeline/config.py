@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline.stage import Json, UserError, flatten
 
@@ -37,6 +37,9 @@ class Group(BaseModel):
     )
 
 
+Workers = Annotated[int, Field(ge=1)]
+
+
 class ClusterConfig(Group):
     """Where the work runs. Never changes a result."""
 
@@ -50,8 +53,10 @@ class ClusterConfig(Group):
     num_gpus: Annotated[int, Field(ge=0)] | None = Field(
         None, description="GPUs that this run may use; null: all of the machine or cluster."
     )
-    train_workers: Annotated[int, Field(ge=1)] = Field(
-        1, description="Training processes; the mathematics does not depend on it."
+    train_workers: Workers | tuple[Workers, Workers] = Field(
+        1,
+        description="Training processes; the mathematics does not depend on it. [2, 8]: as many "
+        "as there is room for, at least 2, and more when nodes join.",
     )
     cpus_per_worker: Annotated[float, Field(gt=0)] | None = Field(
         None, description="CPUs of a training process; null: an even share of what is granted."
@@ -60,6 +65,22 @@ class ClusterConfig(Group):
     object_store_mb: Annotated[int, Field(ge=80)] | None = Field(
         None, description="Ray's shared memory on this machine in MB; null: sized to the machine."
     )
+
+    @property
+    def workers_range(self) -> tuple[int, int]:
+        """The least and the most training processes."""
+        workers = self.train_workers
+        return (workers, workers) if isinstance(workers, int) else workers
+
+    @field_validator("train_workers")
+    @classmethod
+    def _least_first(cls, value: int | tuple[int, int]) -> int | tuple[int, int]:
+        if isinstance(value, tuple) and value[0] > value[1]:
+            raise ValueError(
+                f"cluster.train_workers=[{value[0]}, {value[1]}] is no range: the least comes "
+                f"first, [{value[1]}, {value[0]}]"
+            )
+        return value
 
 
 class TrackingConfig(Group):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import RunConfig
 from pipeline.stage import Json, Node, RawInput, Resources, Stage
-from stages.config import Config, PhaseConfig
+from stages.config import Config, MixedConfig, PhaseConfig
 from stages.corpus_config import INHERITED, CorpusConfig
 from stages.plugins import plugin_source
 from stages.summary import summary_lines
@@ -101,17 +101,36 @@ MASK = Stage(
     run="stages.mask:run",
     modules=(
         "stages.mask",
+        "stages.mask_options",
         "stages.tables",
         *_TOKENS,
         *_text("masking", "words_in_rows", "random"),
     ),
     recorded=("numpy", "pyarrow", "ray"),
 )
+_TRAINING_ROWS = (
+    "stages.training_rows",
+    "stages.mask_options",
+    "stages.tables",
+    *_text("masking", "words_in_rows", "random"),
+)
 PRETRAIN = Stage(
     name="pretrain",
     version=1,
     run="stages.pretrain:run",
-    modules=("stages.pretrain", "stages.tables", *_TOKENS, "stages.training", "model"),
+    modules=(
+        "stages.pretrain",
+        "stages.pretrain_worker",
+        "stages.given_weights",
+        "stages.initial_weights",
+        "stages.vocabulary_source",
+        "stages.mix",
+        *_TRAINING_ROWS,
+        *_TOKENS,
+        *_text("existing"),
+        "stages.training",
+        "model",
+    ),
     recorded=("torch", "numpy", "pyarrow", "ray"),
     deterministic=False,
 )
@@ -119,7 +138,7 @@ EVALUATE = Stage(
     name="evaluate",
     version=1,
     run="stages.evaluate:run",
-    modules=("stages.evaluate", "stages.tables", *_TOKENS, "stages.training", "model"),
+    modules=("stages.evaluate", *_TRAINING_ROWS, *_TOKENS, "stages.training", "model"),
     recorded=("torch", "tokenizers"),
     deterministic=False,
 )
@@ -149,12 +168,10 @@ class TextCatalog:
         nodes = [_shard(config), _vocab(config)]
         before: str | None = None
         for position, phase in enumerate(config.resolved_phases()):
-            nodes += [
-                _pairs(config, phase),
-                _mask(config, phase),
-                _held_out(config, phase),
-                _pretrain(config, phase, position, before),
-            ]
+            nodes.append(_pairs(config, phase))
+            if config.mask.when == "ahead":
+                nodes.append(_mask(config, phase))
+            nodes += [_held_out(config, phase), _pretrain(config, phase, position, before)]
             before = f"pretrain/{phase.max_seq_length}"
         nodes += [_evaluate(config), _export(config)]
         return nodes
@@ -278,18 +295,27 @@ def _pairs(config: Config, phase: PhaseConfig) -> Node:
     )
 
 
-def _mask(config: Config, phase: PhaseConfig) -> Node:
-    mask = config.mask.model_dump(mode="json")
+def _mask_slice(config: Config, phase: PhaseConfig) -> dict[str, Any]:
+    """How training rows are masked, wherever that is done."""
+    mask = config.mask.model_dump(mode="json", exclude={"when"})
     if config.mask.strategy != "span":
         mask = {key: value for key, value in mask.items() if not key.startswith("span_")}
     mask["never"] = sorted(set(config.mask.never))
     mask["max_predictions"] = config.mask.max_predictions or _cap(
         config.mask.probability, phase.max_seq_length
     )
+    return mask
+
+
+def _mask(config: Config, phase: PhaseConfig) -> Node:
     return Node(
         name=f"mask/{phase.max_seq_length}",
         stage=MASK,
-        config={"split": "train", "mask": mask, "seeds": {"mask": config.seed_for("mask")}},
+        config={
+            "split": "train",
+            "mask": _mask_slice(config, phase),
+            "seeds": {"mask": config.seed_for("mask")},
+        },
         settings={"speed": config.speed.model_dump(mode="json")},
         inputs={"pairs": f"pairs/{phase.max_seq_length}", "vocab": "vocab"},
     )
@@ -323,22 +349,45 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             "evaluate_every_steps",
             "log_every_steps",
             "keep_checkpoints",
+            "keep_best",
+            "init_from",
         )
     }
+    carried = train.pop("carry_moments")
     train |= {
         "steps": phase.steps,
         "global_batch_size": phase.global_batch_size,
         "learning_rate": phase.learning_rate,
+        "tokens": phase.tokens,
+        "hours": phase.hours,
+        "global_batch_tokens": phase.global_batch_tokens,
     }
+    # What has no effect is no part of the fingerprint.
+    for name in ("tokens", "hours", "global_batch_tokens"):
+        if train[name] is None:
+            del train[name]
+    if train["schedule"] != "wsd":
+        del train["decay_share"]
+    if train["on_nonfinite"] == "stop":
+        del train["on_nonfinite"]
     if train["length_bins"] is None:
         del train["length_bins"]
     else:
         train["max_seq_length"] = phase.max_seq_length
-    inputs = {"mask": f"mask/{phase.max_seq_length}", "vocab": "vocab"}
+    rows, drawn = _training_rows(config, phase)
+    # Paths are settings: what lies there is fingerprinted by its content.
+    del train["mix"]
+    mix = phase.mix or ()
+    inputs = {**rows, "vocab": "vocab"}
     if before is not None:
         inputs["before"] = before
+        # What acts only here, and the weights of a listing, are in the slice only where they act.
+        train["carry_moments"] = carried
+        settings["init_from"] = None
+    elif settings["init_from"] is not None:
+        train["init_from"] = "listed"
     cluster = config.cluster
-    workers = cluster.train_workers
+    least, _ = cluster.workers_range
     return Node(
         name=f"pretrain/{phase.max_seq_length}",
         stage=PRETRAIN,
@@ -347,7 +396,9 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             "objective": config.objective.model_dump(mode="json"),
             "train": train,
             "phase": position,
-            "seeds": {"train": config.seed_for("train")},
+            **drawn,
+            **({"mix": [mixed.weight for mixed in mix]} if mix else {}),
+            "seeds": {"train": config.seed_for("train"), **drawn.get("seeds", {})},
         },
         settings={
             "train": settings,
@@ -355,19 +406,52 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             "speed": config.speed.model_dump(mode="json"),
             "evaluate": {"max_rows": config.evaluate.max_rows},
             "cluster": {
-                "train_workers": workers,
+                "train_workers": cluster.workers_range,
+                "num_cpus": cluster.num_cpus,
                 "cpus_per_worker": cluster.cpus_per_worker,
                 "device": cluster.device,
             },
+            **({"mix": [mixed.path for mixed in mix]} if mix else {}),
         },
         inputs=inputs,
         watches={"heldout": f"mask/{phase.max_seq_length}-heldout"},
         # The number of threads changes the last bits: it must not follow from what runs beside.
         resources=Resources(
-            cpus=math.inf if cluster.cpus_per_worker is None else workers * cluster.cpus_per_worker,
+            cpus=math.inf if cluster.cpus_per_worker is None else least * cluster.cpus_per_worker,
             gpus=0.0 if cluster.device == "cpu" else math.inf,
         ),
+        raw=_raw(config, settings["init_from"] is not None, mix, next(iter(rows)), phase),
     )
+
+
+def _raw(
+    config: Config, given: bool, mix: Sequence[MixedConfig], rows: str, phase: PhaseConfig
+) -> Callable[[], RawInput] | None:
+    """The listing of given weights, then of what is mixed in; None where there is neither."""
+    if not given and not mix:
+        return None
+
+    def listing() -> RawInput:
+        from stages.given_weights import list_weights
+        from stages.mix import list_mix
+
+        found = [list_weights(config, Path.cwd())] if given else []
+        found += [list_mix(mix, rows, phase.max_seq_length)] if mix else []
+        return RawInput(
+            [entry for one in found for entry in one.entries],
+            "; ".join(one.description for one in found),
+        )
+
+    return listing
+
+
+def _training_rows(config: Config, phase: PhaseConfig) -> tuple[dict[str, str], dict[str, Any]]:
+    """The input that holds training rows, and what else they depend on where they get their masks
+    from those who read them."""
+    if config.mask.when == "ahead":
+        return {"mask": f"mask/{phase.max_seq_length}"}, {}
+    own = {"mask": _mask_slice(config, phase), "seeds": {"mask": config.seed_for("mask")}}
+    return {"pairs": f"pairs/{phase.max_seq_length}"}, own
 
 
 def _last(config: Config) -> PhaseConfig:
@@ -376,15 +460,20 @@ def _last(config: Config) -> PhaseConfig:
 
 def _evaluate(config: Config) -> Node:
     length = _last(config).max_seq_length
+    rows, drawn = _training_rows(config, _last(config))
     return Node(
         name="evaluate",
         stage=EVALUATE,
-        config={"evaluate": config.evaluate.model_dump(mode="json"), **_other_pair(config)},
+        config={
+            "evaluate": config.evaluate.model_dump(mode="json"),
+            **_other_pair(config),
+            **drawn,
+        },
         settings={"cluster": {"device": config.cluster.device}},
         resources=Resources(gpus=0.0 if config.cluster.device == "cpu" else math.inf),
         inputs={
             "pretrain": f"pretrain/{length}",
-            "mask": f"mask/{length}",
+            **rows,
             "heldout": f"mask/{length}-heldout",
             "vocab": "vocab",
         },

@@ -7,17 +7,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
-
 from model.config import BertConfig
 from pipeline.stage import Context, Result, Table
 from pipeline.store import Artifact
 from stages.config import EvaluateConfig
 from stages.parallel import JobFailed, Record
 from stages.remote import run_remote
-from stages.tables import LABEL_COUNTS, PAIR_NAMES, shard_files
+from stages.tables import PAIR_NAMES, shard_files
 from stages.text.tokenizer_files import tokenizer_files, vocabulary_digest
+from stages.training_rows import drawn_masks, label_counts, training_rows
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 TOP = 5
@@ -34,7 +32,8 @@ def run(context: Context) -> Result:
         "stages.evaluate:evaluate_model",
         {
             "pretrain": context.inputs["pretrain"],
-            "mask": context.inputs["mask"],
+            "rows": training_rows(context.inputs),
+            "drawn": {k: v for k, v in context.node.config.items() if k in ("mask", "seeds")},
             "heldout": context.inputs["heldout"],
             "vocab": context.inputs["vocab"],
             "config": EvaluateConfig.model_validate(context.node.config["evaluate"]),
@@ -107,14 +106,21 @@ def _pair_table(f: Mapping[str, Any], name: str, words: str) -> Table:
 
 def evaluate_model(
     pretrain: Artifact,
-    mask: Artifact,
+    rows: Artifact,
+    drawn: Mapping[str, Any],
     heldout: Artifact,
     vocab: Artifact,
     config: EvaluateConfig,
     device: str,
     pair: str,
 ) -> Record:
-    """Runs in a Ray task; returns {"figures", "filled"}. `pair`: one of `PAIR_NAMES`' values."""
+    """Runs in a Ray task; returns {"figures", "filled"}.
+
+    Args:
+        rows: of training, for the baseline; of `mask`, or of `pairs` with what `drawn` says.
+        drawn: `mask` and `seeds` of the node, where training draws its masks.
+        pair: one of `PAIR_NAMES`' values.
+    """
     from safetensors.torch import load
 
     from model.bert import BertForPreTraining
@@ -131,19 +137,21 @@ def evaluate_model(
     set_weights(model, load(pretrain.read_bytes("weights.safetensors")), "pretrain's weights")
     model.to(choose_device(device, this_machine())).eval()
     names = [f"{heldout.data}/{name}" for name in shard_files(heldout, "validation")]
-    digest = vocabulary_digest(tokenizer)
+    limits = Limits(
+        len(tokenizer.vocab),
+        shape.max_position_embeddings,
+        ((DIGEST_KEY.decode(), vocabulary_digest(tokenizer)),),
+    )
     try:
         figures = evaluate(
             model,
             heldout.fs,
             read_index(heldout.fs, names),
-            Limits(
-                len(tokenizer.vocab),
-                shape.max_position_embeddings,
-                ((DIGEST_KEY.decode(), digest),),
-            ),
+            limits,
             mask_token_id=tokenizer.vocab.index("[MASK]"),
-            label_counts=label_counts(mask, len(tokenizer.vocab)),
+            label_counts=label_counts(
+                rows, len(tokenizer.vocab), drawn_masks(drawn, tokenizer), limits
+            ),
             max_rows=config.max_rows,
         )
     except DataError as error:
@@ -167,15 +175,6 @@ def evaluate_model(
     values = {k: v for k, v in values.items() if not isinstance(v, float) or math.isfinite(v)}
     filled = [fill_mask(model, vocab, sentence) for sentence in config.sentences]
     return {"figures": values, "filled": filled}
-
-
-def label_counts(mask: Artifact, vocab_size: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[V] how often each id is a label in training: the unigram baseline."""
-    with mask.open(LABEL_COUNTS) as source:
-        table = pq.read_table(source)
-    counts = np.zeros(vocab_size, np.int64)
-    counts[table["id"].to_numpy()] = table["count"].to_numpy()
-    return counts
 
 
 def wilson(correct: int, count: int) -> tuple[float, float]:

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.stage import Context, Histogram, Result, Table
+from pipeline.stage import Context, Histogram, Result, StageError, Table
 from pipeline.store import Artifact, ArtifactWriter
 from stages.config import MaskConfig
+from stages.mask_options import mask_options
 from stages.parallel import JobFailed, Record, run_jobs
 from stages.scratch import open_scratch, write_scratch
 from stages.tables import LABEL_COUNTS, LABELS, PAIR_KEY, ROW_GROUP_ROWS, shard_files, write_table
@@ -91,36 +92,17 @@ class Masker:
         self._seed = seed
         self._tokenizer = load_tokenizer(vocab)
         self._digest = vocabulary_digest(self._tokenizer)
-        index = self._tokenizer.vocab.index
-        never = np.zeros(len(self._tokenizer.vocab), dtype=np.bool_)
-        entries = set(self._tokenizer.vocab) if config.never else set()
-        self._unknown = [token for token in config.never if token not in entries]
-        never[[index(token) for token in config.never if token in entries]] = True
-        assert config.max_predictions is not None
-        self._options = MaskOptions(
-            cls_id=index("[CLS]"),
-            sep_id=index("[SEP]"),
-            mask_id=index("[MASK]"),
-            ordinary=self._tokenizer.is_ordinary & ~never,
-            continuation=self._tokenizer.is_continuation,
-            max_predictions=config.max_predictions,
-            strategy=config.strategy,
-            probability=config.probability,
-            mask_share=config.mask_share,
-            random_share=config.random_share,
-            never=never if never.any() else None,
-            span_probability=config.span_probability,
-            span_words=config.span_words,
-            span_together=config.span_together,
-        )
+        self._unusable = ""
+        try:
+            self._options = mask_options(config, self._tokenizer)
+        except StageError as error:
+            # Told by the first job: what fails while a worker is made is no user's mistake to Ray.
+            self._unusable = str(error)
 
     def __call__(self, job: Record) -> Record:
         """`job["pairs"]`: name of the part; `job["copy"]`: number of the mask."""
-        if self._unknown:
-            raise JobFailed(
-                f"mask.never: {self._unknown[0]!r} is no entry of the vocabulary: give entries as "
-                "they stand in vocab.txt (lower-cased if it is, pieces with ##)"
-            )
+        if self._unusable:
+            raise JobFailed(self._unusable)
         name, copy = job["pairs"], job["copy"]
         figures: dict[str, Any] = {}
         part = write_table(

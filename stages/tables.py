@@ -13,6 +13,10 @@ from pipeline.digest import TableDigest
 from pipeline.store import Artifact, ArtifactWriter
 
 COMPRESSION = "zstd"
+ROW_GROUPS = "row_groups"
+"""In the record of a part of pairs or masks: rows of each row group, so that training needs to open
+no file to know what is in it."""
+
 ROW_GROUP_ROWS = 2048
 """Of pairs and masks: what a training worker decodes at a time."""
 
@@ -60,7 +64,7 @@ def write_table(
             Trying a dictionary on text that never repeats costs time for nothing.
     """
     use_dictionary = not byte_stream_split if dictionary is None else list(dictionary)
-    rows = 0
+    sizes: list[int] = []
     writer: pq.ParquetWriter | None = None
     with output.part(name, content=content) as part:
         digest: TableDigest | None = None
@@ -79,11 +83,14 @@ def write_table(
             assert digest is not None
             digest.update(table)
             writer.write_table(table, row_group_size=row_group_rows)
-            rows += table.num_rows
+            starts = range(0, table.num_rows, row_group_rows)
+            sizes += [min(row_group_rows, table.num_rows - start) for start in starts]
         if writer is None or digest is None:
             raise ValueError(f"{name}: no table to write")
         schema = writer.schema
         writer.close()
-        part.finish(digest=digest.hexdigest(), rows=rows, figures=figures, schema=schema)
+        if byte_stream_split:
+            figures = {**(figures or {}), ROW_GROUPS: sizes}
+        part.finish(digest=digest.hexdigest(), rows=sum(sizes), figures=figures, schema=schema)
     assert part.result is not None
     return part.result

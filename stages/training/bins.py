@@ -53,10 +53,12 @@ class BinnedOrder:
         epoch: number of the epoch.
 
     Attributes:
+        epoch: as given.
         mixed_rows: rows of this epoch in batches of several bins.
     """
 
     def __init__(self, counts: Int64s, batch_size: int, head: int, seed: int, epoch: int) -> None:
+        self.epoch = epoch
         self._order = permutation(len(counts), seed, "row groups", epoch)
         self._place_of = np.argsort(self._order)
         self._counts = counts
@@ -141,7 +143,7 @@ class BinnedRows:
         self._batch_size = batch_size
         self._seed = seed
         self._counts: Int64s | None = None
-        self._epoch = -1
+        self._order: BinnedOrder | None = None
         self._kept: dict[tuple[int, int], Examples] = {}
 
     def order(self, epoch: int, head: int) -> BinnedOrder:
@@ -151,9 +153,8 @@ class BinnedRows:
         """
         if self._counts is None:
             self._counts = self._count()
-        if self._epoch != epoch:
+        if self._order is None or self._order.epoch != epoch:
             self._order = BinnedOrder(self._counts, self._batch_size, head, self._seed, epoch)
-            self._epoch = epoch
             self._kept.clear()
         return self._order
 
@@ -168,9 +169,14 @@ class BinnedRows:
             del self._kept[group, bin_]
         return part.take(np.arange(rows.start, rows.stop))
 
+    def forget(self) -> None:
+        """Give back the order of the epoch and what is kept of it."""
+        self._order = None
+        self._kept.clear()
+
     def _split(self, order: BinnedOrder, epoch: int, group: int, row: int) -> None:
         """Decode a row group; keep of each bin what is still to be read."""
-        examples = self._groups.get(group)
+        examples = self._groups.get(group, epoch)
         bins = self._length_bins.of(examples.input_ids.lengths)
         shuffled = permutation(len(examples), self._seed, "rows", epoch, group)
         for bin_ in np.unique(bins).tolist():

@@ -4,6 +4,9 @@ A checkpoint is a folder `step-00000500` of `weights.safetensors`, `optimiser.sa
 `state.json`, which is written last and holds the digests of the others. On a local filesystem the
 folder is written under a temporary name and renamed; object stores cannot rename, so there its
 name carries the attempt and `state.json` alone says that it is whole. Nothing is unpickled.
+
+The schedule follows from the step and the config; so does the random state, which each step draws
+anew from (seed, step, rank): `randomness`. `saving` writes checkpoints beside the training.
 """
 
 from __future__ import annotations
@@ -11,14 +14,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pyarrow.fs import FileSelector, FileSystem, FileType
 from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
+
+from stages.training.tensor_files import write_tensors
 
 WEIGHTS = "weights.safetensors"
 OPTIMISER = "optimiser.safetensors"
@@ -47,6 +52,9 @@ class State:
         vocabulary_digest: of the vocabulary.
         config: what the result depends on, nested.
         rounding: what decides the last bits, flat.
+        score: held-out loss at this very step, lower is better; None where it was not measured.
+        settled: what the run has decided for good as it went, as JSON: the steps that a budget
+            of hours came to, and how many were lost to what is not finite.
     """
 
     step: int
@@ -58,6 +66,8 @@ class State:
     vocabulary_digest: str
     config: Mapping[str, Any]
     rounding: Mapping[str, Any]
+    score: float | None = None
+    settled: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,7 @@ def save(
     weights: Mapping[str, Tensor],
     moments: Mapping[str, Tensor],
     keep: int,
+    keep_best: bool = False,
 ) -> str:
     """Write a checkpoint, then delete older ones.
 
@@ -88,30 +99,73 @@ def save(
         weights: by name.
         moments: the optimiser's tensors, by name.
         keep: number of newest checkpoints that stay.
+        keep_best: the one with the lowest score stays too.
 
     Returns:
         The checkpoint's path.
+
+    Raises:
+        OSError: it could not be written; what was begun is deleted as far as that goes.
     """
     local = filesystem.type_name == "local"
     name = f"step-{state.step:08d}"
     path = f"{folder}/{name}" if local else f"{folder}/{name}.{attempt}"
     written = f"{folder}/{_TEMPORARY}{name}.{attempt}" if local else path
-    filesystem.create_dir(written, recursive=True)
-    files = {
-        WEIGHTS: _write(filesystem, f"{written}/{WEIGHTS}", _serialised(weights)),
-        OPTIMISER: _write(filesystem, f"{written}/{OPTIMISER}", _serialised(moments)),
-    }
-    content = {"format": FORMAT, "state": asdict(state), "files": files}
-    sealed = {**content, "sha256": _digest(_canonical(content))}
-    _write(filesystem, f"{written}/{STATE}", json.dumps(sealed, indent=1).encode())
+    try:
+        filesystem.create_dir(written, recursive=True)
+        files = {}
+        for file, tensors in ((WEIGHTS, weights), (OPTIMISER, moments)):
+            with filesystem.open_output_stream(f"{written}/{file}") as stream:
+                files[file] = write_tensors(stream, tensors)
+        content = {"format": FORMAT, "state": asdict(state), "files": files}
+        sealed = {**content, "sha256": _digest(_canonical(content))}
+        with filesystem.open_output_stream(f"{written}/{STATE}") as stream:
+            stream.write(json.dumps(sealed, indent=1).encode())
+    except OSError:
+        # A full disk has no room for what is of no use.
+        with suppress(OSError):
+            filesystem.delete_dir(written)
+        raise
     if written != path:
         # One of this name is there only if it was found to be damaged, or is a zombie's.
         if filesystem.get_file_info(path).type != FileType.NotFound:
             filesystem.delete_dir(path)
         filesystem.move(written, path)
-    for _, old in [c for c in _newest_first(filesystem, folder) if c[0] <= state.step][keep:]:
-        filesystem.delete_dir(old)
+    _prune(filesystem, folder, state.step, keep, keep_best)
     return path
+
+
+def _prune(filesystem: FileSystem, folder: str, step: int, keep: int, keep_best: bool) -> None:
+    found = [path for s, path in _newest_first(filesystem, folder) if s <= step]
+    best = _best_path(filesystem, found) if keep_best else None
+    for path in found[keep:]:
+        if path != best:
+            filesystem.delete_dir(path)
+
+
+def _best_path(filesystem: FileSystem, paths: Sequence[str]) -> str | None:
+    """The checkpoint with the lowest score, the first of equals; None when none has a score."""
+    scores = {path: _score(filesystem, path) for path in paths}
+    known = {path: score for path, score in scores.items() if score is not None}
+    return min(known, key=known.__getitem__) if known else None
+
+
+def best_checkpoint(filesystem: FileSystem, folder: str) -> Checkpoint | None:
+    """The checkpoint of a run with the lowest held-out loss; None when none was measured, or when
+    it is damaged."""
+    path = _best_path(filesystem, [path for _, path in _newest_first(filesystem, folder)])
+    try:
+        return None if path is None else _load(filesystem, path)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _score(filesystem: FileSystem, path: str) -> float | None:
+    try:
+        score: float | None = json.loads(_read(filesystem, f"{path}/{STATE}"))["state"]["score"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None  # Half written or damaged: no candidate.
+    return score
 
 
 def load_latest(
@@ -178,19 +232,6 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _serialised(tensors: Mapping[str, Tensor]) -> bytes:
-    content: bytes = tensors_to_bytes(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    )
-    return content
-
-
-def _write(filesystem: FileSystem, path: str, content: bytes) -> dict[str, Any]:
-    with filesystem.open_output_stream(path) as stream:
-        stream.write(content)
-    return {"bytes": len(content), "sha256": _digest(content)}
 
 
 def _digest(content: bytes) -> str:

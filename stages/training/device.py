@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from typing import Any, Literal
 
 import torch
 
-Precision = Literal["bf16", "float32"]
+Precision = Literal["bf16", "tf32", "float32"]
+Backend = Literal["gloo", "nccl"]
 
 
 @dataclass(frozen=True)
@@ -20,18 +22,99 @@ class Machine:
     Attributes:
         cuda_devices: GPUs that the process sees.
         mps: whether Apple's GPU backend is there.
+        names: of the GPUs, as torch gives them; empty where they are not known.
+        compute_capabilities: of the GPUs; empty where they are not known.
     """
 
     cuda_devices: int
     mps: bool
+    names: tuple[str, ...] = ()
+    compute_capabilities: tuple[tuple[int, int], ...] = ()
 
 
 def this_machine() -> Machine:
     """Asks torch."""
+    devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     return Machine(
-        cuda_devices=torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        cuda_devices=len(devices),
         mps=torch.backends.mps.is_available(),
+        names=tuple(torch.cuda.get_device_name(n) for n in devices),
+        compute_capabilities=tuple(torch.cuda.get_device_capability(n) for n in devices),
     )
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where and how a process computes.
+
+    Attributes:
+        device: a name for `torch.device`, with an index for CUDA.
+        name: of the GPU, for `peak_flops`; empty for other devices.
+        backend: of torch.distributed.
+        fused_optimiser: whether torch has one pass over memory for an optimiser's step there.
+        pinned_copies: whether batches go through page-locked memory, copied while others compute.
+        tf32: whether float32 products may be rounded to TF32.
+        notices: what a person should know, a line each.
+    """
+
+    device: str
+    name: str
+    backend: Backend
+    fused_optimiser: bool
+    pinned_copies: bool
+    tf32: bool
+    notices: tuple[str, ...]
+
+
+def place(requested: str, precision: Precision, machine: Machine, local_rank: int = 0) -> Placement:
+    """Decide all of it; pure, so that it holds for machines that are not here.
+
+    The precision is what was asked for on every device, as it is part of the mathematics: where
+    a device has no units for it a notice says so.
+
+    Raises:
+        ValueError: as `choose_device`.
+    """
+    device = choose_device(requested, machine, local_rank)
+    kind, _, number = device.partition(":")
+    name, capability = "", None
+    if kind == "cuda":
+        index = int(number)
+        name = machine.names[index] if machine.names else ""
+        capabilities = machine.compute_capabilities
+        capability = capabilities[index] if capabilities else None
+    notices = []
+    old = capability is not None and capability < (8, 0)
+    if old and precision == "bf16":
+        notices.append(
+            f"{name or device} has no units for bf16 (they begin with compute capability 8.0), so "
+            "torch computes it slowly through float32: train.precision=float32 is faster there"
+        )
+    if precision == "tf32" and (kind != "cuda" or old):
+        notices.append(
+            f"{name or device} has no TF32 (of CUDA devices from compute capability 8.0 on): "
+            "products are computed in float32"
+        )
+    return Placement(
+        device=device,
+        name=name,
+        backend=backend(device),
+        fused_optimiser=kind in ("cpu", "cuda", "mps"),
+        pinned_copies=kind == "cuda",
+        tf32=precision == "tf32" and kind == "cuda" and not old,
+        notices=tuple(notices),
+    )
+
+
+def apply(placement: Placement) -> torch.device:
+    """Set the process up for a placement: the current GPU, TF32, malloc. Returns the device."""
+    device = torch.device(placement.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.set_float32_matmul_precision("high" if placement.tf32 else "highest")
+    if device.type == "cpu":
+        keep_freed_memory()
+    return device
 
 
 def choose_device(requested: str, machine: Machine, local_rank: int = 0) -> str:
@@ -71,7 +154,7 @@ def choose_device(requested: str, machine: Machine, local_rank: int = 0) -> str:
     return f"cuda:{index}"
 
 
-def backend(device: str) -> Literal["gloo", "nccl"]:
+def backend(device: str) -> Backend:
     """The torch.distributed backend for tensors on `device`."""
     return "nccl" if device.startswith("cuda") else "gloo"
 
@@ -93,8 +176,16 @@ def keep_freed_memory() -> bool:
     return all(mallopt(name, 1 << 30) == 1 for name in (mmap_threshold, trim_threshold))
 
 
+def peak_memory_gb(device: torch.device) -> float:
+    """Most memory that this process held so far, in 10^9 bytes: of the GPU, else resident."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e9
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
 def autocast(device: str, precision: Precision) -> AbstractContextManager[Any]:
-    """Matrix products in bfloat16, or nothing for float32; weights stay float32 either way."""
-    if precision == "float32":
+    """Matrix products in bfloat16, or nothing for float32 and TF32; weights stay float32."""
+    if precision != "bf16":
         return nullcontext()
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,11 @@ from stages.training.device import Precision, autocast
 from stages.training.examples import Examples
 from stages.training.packing import micro_batches
 from stages.training.row_groups import Limits, RowGroups, ShardFile
+
+PLATEAU_NATS = 0.05
+"""So little under the unigram baseline is no learning of context."""
+PLATEAU_EVERY = 5
+"""Evaluations on the plateau from one warning to the next."""
 
 _CHUNK_ROWS = 512
 
@@ -115,13 +120,14 @@ class Figures:
     nsp: NextSentenceFigures | None
 
     def values(self, pair_name: str = "nsp") -> dict[str, float]:
-        """Flat figures by name, without those that are NaN.
+        """Flat figures by name, without those that are not finite.
 
         Args:
             pair_name: with which the names of the figures of pairs begin.
         """
         named = {
             "mlm_loss": self.all_labels.loss,
+            "mlm_perplexity": _exp(self.all_labels.loss),
             "mlm_accuracy": self.all_labels.accuracy,
             "mlm_loss_mask_tokens": self.mask_tokens.loss,
             "mlm_accuracy_mask_tokens": self.mask_tokens.accuracy,
@@ -131,7 +137,49 @@ class Figures:
         if self.nsp is not None:
             named[f"{pair_name}_loss"] = self.nsp.loss
             named[f"{pair_name}_accuracy"] = self.nsp.accuracy
-        return {name: value for name, value in named.items() if not math.isnan(value)}
+        return {name: value for name, value in named.items() if math.isfinite(value)}
+
+
+def _exp(nats: float) -> float:
+    # A diverged loss can be beyond what the exponential of a double holds.
+    return math.exp(nats) if nats < 700 else math.inf
+
+
+class Plateau:
+    """Tells of a model that has learned how often tokens come, and nothing of their context.
+
+    Args:
+        warmup_steps: before the end of warm-up nothing else is expected.
+    """
+
+    def __init__(self, warmup_steps: int) -> None:
+        self._warmup_steps = warmup_steps
+        self._met = 0
+
+    def message(self, step: int, values: Mapping[str, float]) -> str | None:
+        """A warning at the 1st, 6th, 11th... evaluation in a row on the plateau, else None.
+
+        Args:
+            step: finished steps.
+            values: of `Figures.values`.
+        """
+        loss = values.get("mlm_loss_mask_tokens")
+        unigram = values.get("unigram_loss_mask_tokens")
+        if loss is None or unigram is None or step < self._warmup_steps:
+            return None
+        if loss < unigram - PLATEAU_NATS:
+            self._met = 0
+            return None
+        self._met += 1
+        if self._met % PLATEAU_EVERY != 1:
+            return None
+        return (
+            f"step {step:,}: the held-out loss on [MASK] positions is {loss:.2f} nats, the unigram "
+            f"baseline {unigram:.2f}: the model knows how often tokens come, and nothing of their "
+            "context yet. Many runs leave this plateau by themselves, later with few layers or "
+            "large batches. If it stays: raise train.learning_rate or train.steps, lower "
+            "train.global_batch_size, or lengthen train.warmup_share if the gradient norm jumps"
+        )
 
 
 def unigram_log_probabilities(counts: NDArray[Any]) -> NDArray[np.float64]:

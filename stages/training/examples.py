@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 IntArray = NDArray[Any]
 
 
+class DataError(ValueError):
+    """A file does not hold what the trainer needs; the message names file, row group and row."""
+
+
 @dataclass(frozen=True)
 class Ragged:
     """Lists of numbers laid end to end: list i is `values[offsets[i]:offsets[i + 1]]`.
@@ -49,15 +53,17 @@ class Ragged:
 
 @dataclass(frozen=True)
 class Examples:
-    """B masked rows.
+    """B rows.
 
     Attributes:
-        input_ids: whole rows, special tokens included, masks applied.
+        input_ids: whole rows, special tokens included, masks applied where there are any.
         a_length: [B] int64, tokens of A; segment 0 is positions 0..a_length + 1. Read only where
             `is_next` is given: without NSP all of a row is segment 0.
         is_next: [B] bool, or None without NSP.
         mlm_positions: positions inside the row.
         mlm_labels: [M] the original ids there, in the order of `mlm_positions.values`.
+        documents: [B] hashes of the documents, to trace rows back; None unless they were asked
+            for.
     """
 
     input_ids: Ragged
@@ -65,6 +71,7 @@ class Examples:
     is_next: NDArray[np.bool_] | None
     mlm_positions: Ragged
     mlm_labels: IntArray
+    documents: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -88,6 +95,7 @@ class Examples:
             is_next=None if self.is_next is None else self.is_next[rows],
             mlm_positions=self.mlm_positions.take(rows),
             mlm_labels=labels.take(rows).values,
+            documents=None if self.documents is None else self.documents[rows],
         )
 
 
@@ -102,19 +110,21 @@ def concatenate(parts: Sequence[Examples]) -> Examples:
     """The examples of `parts` one after the other.
 
     Raises:
-        ValueError: some parts carry `is_next` and some do not.
+        DataError: some parts carry `is_next` and some do not.
     """
     if len(parts) == 1:
         return parts[0]
     is_next = [part.is_next for part in parts if part.is_next is not None]
     if is_next and len(is_next) != len(parts):
-        raise ValueError("some files hold is_next and some do not: they come from two datasets")
+        raise DataError("some files hold is_next and some do not: they come from two datasets")
+    documents = [part.documents for part in parts if part.documents is not None]
     return Examples(
         input_ids=_concatenate_ragged([part.input_ids for part in parts]),
         a_length=np.concatenate([part.a_length for part in parts]),
         is_next=np.concatenate(is_next) if is_next else None,
         mlm_positions=_concatenate_ragged([part.mlm_positions for part in parts]),
         mlm_labels=np.concatenate([part.mlm_labels for part in parts]),
+        documents=np.concatenate(documents) if len(documents) == len(parts) else None,
     )
 
 

@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
+from torch import Tensor
 
 from model.bert import BertForPreTraining
 from model.config import BertConfig
 from stages.training.bins import LengthBins
 from stages.training.device import Precision
+from stages.training.drawn_masks import DrawnMasks
+from stages.training.loader import MixedSource
 from stages.training.row_groups import ShardFile
 
 
@@ -21,17 +26,23 @@ class TrainConfig:
     """The mathematics of optimisation, and how often something is written.
 
     Attributes:
-        steps: optimiser steps.
-        global_batch_size: examples a step, over all workers.
+        steps: optimiser steps; one of `steps`, `tokens` and `hours` is given.
+        global_batch_size: examples a step, over all workers; None: from `global_batch_tokens`.
         learning_rate: the highest.
+        tokens: real tokens to see, turned into steps by the mean length of the rows.
+        hours: wall-clock time, turned into steps by a rehearsal on the machine.
+        global_batch_tokens: real tokens a step, turned into examples by the mean length.
         warmup_share: of the steps, with linear warm-up.
         schedule: after warm-up.
-        optimizer: "adamw".
+        decay_share: of the steps, at the end, with falling rate; of "wsd" alone.
+        optimizer: "adamw", "lamb" or "muon".
         weight_decay: decoupled, on matrices only.
         beta1: decay of the first moment.
         beta2: decay of the second moment.
         epsilon: of the optimiser.
         clip_norm: largest global gradient norm; None for no clipping.
+        on_nonfinite: what a loss or gradient that is NaN or infinite does: end the run, or lose
+            the step, which counts and changes nothing.
         precision: of matrix products.
         length_bins: a step's examples are of one of so many bins of length; None: of any length.
         max_seq_length: tokens of the longest row; the bins are of equal width up to it.
@@ -39,19 +50,25 @@ class TrainConfig:
         evaluate_every_steps: held-out figures, where the job has validation files.
         log_every_steps: lines of figures.
         keep_checkpoints: newest kept.
+        keep_best: the checkpoint with the lowest held-out loss is kept too.
     """
 
-    steps: int
-    global_batch_size: int
+    steps: int | None
+    global_batch_size: int | None
     learning_rate: float
+    tokens: int | None = None
+    hours: float | None = None
+    global_batch_tokens: int | None = None
     warmup_share: float = 0.05
-    schedule: Literal["linear", "cosine", "constant"] = "linear"
-    optimizer: Literal["adamw"] = "adamw"
+    schedule: Literal["linear", "cosine", "constant", "wsd"] = "linear"
+    decay_share: float = 0.1
+    optimizer: Literal["adamw", "lamb", "muon"] = "adamw"
     weight_decay: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-6
     clip_norm: float | None = 1.0
+    on_nonfinite: Literal["stop", "skip"] = "stop"
     precision: Precision = "bf16"
     length_bins: int | None = None
     max_seq_length: int | None = None
@@ -59,11 +76,7 @@ class TrainConfig:
     evaluate_every_steps: int = 500
     log_every_steps: int = 20
     keep_checkpoints: int = 2
-
-    @property
-    def warmup_steps(self) -> int:
-        """Steps of warm-up."""
-        return round(self.warmup_share * self.steps)
+    keep_best: bool = True
 
     def mathematics(self) -> dict[str, Any]:
         """The fields that the result depends on."""
@@ -72,6 +85,7 @@ class TrainConfig:
             "evaluate_every_steps",
             "log_every_steps",
             "keep_checkpoints",
+            "keep_best",
         )
         return {k: v for k, v in asdict(self).items() if k not in frequency}
 
@@ -97,13 +111,16 @@ class Rounding:
         micro_batch_tokens: token budget of a micro-batch.
         threads: torch's; None leaves them as they are.
         attention: path; "auto" is varlen where it exists and attention dropout is off.
-        compile: torch.compile the model.
+        compile: torch.compile the encoder, with micro-batches that are filled up to one shape.
+        gradient_checkpointing: compute activations again instead of keeping them; the same bits,
+            unless compiled.
     """
 
     micro_batch_tokens: int = 8192
     threads: int | None = None
     attention: Literal["auto", "sdpa", "varlen"] = "auto"
     compile: bool = False
+    gradient_checkpointing: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,11 +131,14 @@ class Validation:
         files: of a mask artifact of validation documents, in the job's filesystem.
         mask_token_id: id of `[MASK]`.
         max_rows: the first so many rows.
+        label_counts: [V] how often each id is a training label, for the unigram baseline; None
+            leaves it out.
     """
 
     files: tuple[ShardFile, ...]
     mask_token_id: int
     max_rows: int = 2_000
+    label_counts: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +150,7 @@ class TrainJob:
         train: the mathematics.
         rounding: the last bits.
         seed: of weights, order of batches and dropout.
-        filesystem: where `copies` and `init_from` lie.
+        filesystem: where `copies`, `init_from` and `init_moments` lie.
         copies: training files of each copy; epoch e reads copy e mod len(copies).
         checkpoint_filesystem: where checkpoints lie.
         checkpoint_folder: its folder for them, made when it is not there.
@@ -141,11 +161,18 @@ class TrainJob:
         config: what the fingerprint covers, as JSON, to say what differs; model and train are
             added by `described`.
         init_from: weights (`weights.safetensors`) to start from; None draws them.
+        init_moments: the optimiser's tensors (`optimiser.safetensors`) to start from, its step
+            counts included; None begins with none.
         device: "auto", "cpu", "cuda", "cuda:N" or "mps".
         local_rank: number of this process among those of its host, to choose a GPU.
         prefetch_batches: global batches read ahead; changes no result.
         validation: held-out rows, or None for no figures during training.
         pair_name: with which the names of the figures of pairs begin.
+        mean_row_tokens: mean tokens of a training row; needed for budgets in tokens.
+        nonfinite_folder: in the checkpoints' filesystem, for batches with a loss or gradient that
+            is not finite; None keeps none.
+        masks: to be drawn while reading, where `copies` are pairs; None: they hold masked rows.
+        mix: other sources of training rows; `copies` have the share that these leave.
     """
 
     model: BertConfig
@@ -162,11 +189,16 @@ class TrainJob:
     schema_metadata: tuple[tuple[str, str], ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     init_from: str | None = None
+    init_moments: str | None = None
     device: str = "auto"
     local_rank: int = 0
     prefetch_batches: int = 4
     validation: Validation | None = None
     pair_name: str = "nsp"
+    mean_row_tokens: float | None = None
+    nonfinite_folder: str | None = None
+    masks: DrawnMasks | None = None
+    mix: tuple[MixedSource, ...] = ()
 
     def described(self) -> dict[str, Any]:
         """The configuration that the result depends on, nested, as JSON values."""
@@ -186,6 +218,7 @@ class TrainJob:
             "micro_batch_tokens": self.rounding.micro_batch_tokens,
             "attention": self.rounding.attention,
             "compile": self.rounding.compile,
+            "gradient_checkpointing": self.rounding.gradient_checkpointing,
             "device": torch.device(device).type,
             "torch": torch.__version__,
         }
@@ -193,6 +226,10 @@ class TrainJob:
 
 class Hooks(Protocol):
     """How a run talks to whoever started it. Steps count finished optimiser steps, from 1."""
+
+    def planned(self, steps: int) -> None:
+        """The last step's number is known. Called on every rank, before the first step."""
+        ...
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Figures of a step. Called on rank 0."""
@@ -202,8 +239,15 @@ class Hooks(Protocol):
         """Whether to end after this step, with a checkpoint. Asked on rank 0, each step."""
         ...
 
+    def should_save(self) -> bool:
+        """Whether to save after this step and go on: a machine is about to be taken away.
+
+        Asked on rank 0, each step.
+        """
+        ...
+
     def saved(self, step: int) -> None:
-        """A checkpoint is complete. Called on every rank, after rank 0 has written it."""
+        """A checkpoint is complete. Called on rank 0, at a later step than the one it holds."""
         ...
 
     def notice(self, text: str) -> None:
@@ -214,10 +258,17 @@ class Hooks(Protocol):
 class NoHooks:
     """Hooks that do nothing, to inherit from."""
 
+    def planned(self, steps: int) -> None:
+        """Do nothing."""
+
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Drop them."""
 
     def should_stop(self) -> bool:
+        """Never."""
+        return False
+
+    def should_save(self) -> bool:
         """Never."""
         return False
 
@@ -239,6 +290,7 @@ class Outcome:
         tokens_seen: real tokens of all steps, those before resuming included.
         figures: the last step's, as logged; empty when this process made no step.
         model: with its last weights, on the run's device.
+        moments: the optimiser's tensors by name, as `weights.moments_of` names them.
     """
 
     stopped: bool
@@ -247,3 +299,4 @@ class Outcome:
     tokens_seen: int
     figures: Mapping[str, float]
     model: BertForPreTraining
+    moments: Mapping[str, Tensor]

@@ -1,25 +1,41 @@
-"""Reads global batches from Parquet shards in an order that is f(seed, epoch), from any position.
+"""Global batches in an order that is f(seed, epoch), from any position, from one source or several.
 
-The order of an epoch: row groups in a keyed permutation, and rows in a keyed permutation inside
-each. Epochs follow each other without a gap, and batch i is rows [i * G, (i + 1) * G) of that
-endless stream. So every row is read once an epoch, no row is left over at an epoch's end, and the
-loader's whole state is i. Finding batch i is a division and two binary searches; nothing is
-skipped. The number of workers does not come in: each rank sees the whole global batch and takes
-its share (`packing`). Length bins change the order inside an epoch, and nothing else (`bins`).
+Batch i is rows [i * G, (i + 1) * G) of an endless stream: that of one source (`stream`), or of
+several interleaved in exact proportions (`mixing`), each source running through its own epochs. So
+the loader's whole state is i, and batch 1,000,000 comes as fast as the first. The number of
+workers does not come in: each rank sees the whole global batch and takes its share (`packing`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
-import numpy as np
-from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
-from stages.training.bins import BinnedRows, LengthBins
+from stages.training.bins import LengthBins
+from stages.training.drawn_masks import DrawnMasks
 from stages.training.examples import Examples, concatenate
-from stages.training.randomness import permutation
-from stages.training.row_groups import DataError, Limits, RowGroups, ShardFile
+from stages.training.mixing import Interleaving, exact_share
+from stages.training.randomness import key
+from stages.training.row_groups import Limits, ShardFile
+from stages.training.stream import RowStream
+
+
+@dataclass(frozen=True)
+class MixedSource:
+    """Rows of another artifact that are mixed in.
+
+    Attributes:
+        filesystem: where the paths of the files lead.
+        copies: the files of each copy, as for the loader; it runs through epochs of its own.
+        weight: its share of the rows, of all sources together; above 0 and below 1.
+    """
+
+    filesystem: FileSystem
+    copies: tuple[tuple[ShardFile, ...], ...]
+    weight: float | Fraction
 
 
 class Loader:
@@ -31,10 +47,15 @@ class Loader:
         seed: of the order.
         batch_size: G, rows of a global batch.
         limits: checked as row groups are decoded.
-        bins: a batch holds rows of one bin, as far as they go; None: of any length.
+        bins: a batch holds rows of one bin, as far as they go; None: of any length. In a mix each
+            batch is then of one source, and the proportions hold for batches.
+        documents: whether batches hold the documents' hashes.
+        masks: to be drawn, where the files are pairs; None: they hold masked rows.
+        mix: what is mixed in; the first source has the share that these leave.
 
     Raises:
         DataError: a copy has no rows.
+        ValueError: shares that are not above 0, or leave nothing.
     """
 
     def __init__(
@@ -45,88 +66,61 @@ class Loader:
         batch_size: int,
         limits: Limits,
         bins: LengthBins | None = None,
+        documents: bool = False,
+        masks: DrawnMasks | None = None,
+        mix: Sequence[MixedSource] = (),
     ) -> None:
-        self._copies = [RowGroups(filesystem, files, limits) for files in copies]
-        self._seed = seed
         self._batch_size = batch_size
-        rows = [int(groups.sizes.sum()) for groups in self._copies]
-        if not rows or min(rows) == 0:
-            raise DataError("there is nothing to train on: a copy of the training data has no rows")
-        # Rows before each copy's epoch in one round of all copies, and of the whole round.
-        self._starts = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
-        self._binned = [
-            BinnedRows(groups, bins, batch_size, seed) for groups in self._copies if bins
+        self._whole_batches = bins is not None
+        shares = [exact_share(source.weight) for source in mix]
+        if sum(shares, Fraction()) >= 1:
+            raise ValueError("the weights of a mix must leave a share: their sum is not below 1")
+        self._interleaving = Interleaving([1 - sum(shares, Fraction()), *shares])
+        sources = [(filesystem, copies), *((s.filesystem, s.copies) for s in mix)]
+        self._streams = [
+            RowStream(
+                files_at,
+                files,
+                # The first source is read as if it were alone.
+                seed if number == 0 else key(seed, "source", number),
+                batch_size,
+                limits,
+                bins,
+                None if masks is None else replace(masks, source=number),
+                documents,
+            )
+            for number, (files_at, files) in enumerate(sources)
         ]
-        self._order: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
-        self._rows_order: tuple[tuple[int, int], NDArray[np.int64]] | None = None
-
-    def position(self, index: int) -> tuple[int, int]:
-        """(epoch, row in the epoch's order) where batch `index` begins."""
-        return self._locate(index * self._batch_size)
 
     def batch(self, index: int) -> Examples:
         """Global batch `index`, counted from the start of training over all epochs.
 
         Raises:
-            DataError: a file does not hold what it should.
+            DataError: a file does not hold what it should, or sources do not fit together.
         """
-        epoch, row = self.position(index)
-        wanted = self._batch_size
         parts = []
-        while wanted:
-            part = self._slice(epoch, row, wanted)
-            parts.append(part)
-            wanted -= len(part)
-            row += len(part)
-            if row == self.rows(epoch):
-                epoch, row = epoch + 1, 0
+        before, after = self._rows_before(index), self._rows_before(index + 1)
+        for stream, start, stop in zip(self._streams, before, after, strict=True):
+            if stop > start:
+                parts += stream.read(start, stop - start)
         return concatenate(parts)
 
-    def mixed_rows(self, epoch: int) -> int:
-        """Rows of an epoch that are in batches of several bins; all of them without bins."""
-        if not self._binned:
-            return self.rows(epoch)
-        return self._binned[epoch % len(self._copies)].order(epoch, self._head(epoch)).mixed_rows
-
-    def _head(self, epoch: int) -> int:
-        """Rows of an epoch that belong to a batch which began before it."""
-        rounds, copy = divmod(epoch, len(self._copies))
-        return -(rounds * int(self._starts[-1]) + int(self._starts[copy])) % self._batch_size
+    def position(self, index: int, source: int = 0) -> tuple[int, int]:
+        """(epoch, row in the epoch's order) of a source where batch `index` begins."""
+        return self._streams[source].position(self._rows_before(index)[source])
 
     def rows(self, epoch: int) -> int:
-        """Rows of an epoch."""
-        copy = epoch % len(self._copies)
-        return int(self._starts[copy + 1] - self._starts[copy])
+        """Rows of an epoch of the first source."""
+        return self._streams[0].rows(epoch)
 
-    def _locate(self, stream_row: int) -> tuple[int, int]:
-        rounds, row = divmod(stream_row, int(self._starts[-1]))
-        copy = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return rounds * len(self._copies) + copy, row - int(self._starts[copy])
+    def mixed_rows(self, epoch: int) -> int:
+        """Of an epoch of the first source, rows that are in batches of several bins; all of them
+        without bins.
+        """
+        return self._streams[0].mixed_rows(epoch)
 
-    def _slice(self, epoch: int, row: int, most: int) -> Examples:
-        """At most `most` rows from `row` of the epoch on, all of one row group."""
-        if self._binned:
-            binned = self._binned[epoch % len(self._copies)]
-            return binned.read(epoch, self._head(epoch), row, most)
-        groups = self._copies[epoch % len(self._copies)]
-        order, ends = self._epoch_order(epoch)
-        at = int(np.searchsorted(ends, row, side="right"))
-        group = int(order[at])
-        size = int(groups.sizes[group])
-        start = row - (int(ends[at]) - size)
-        rows = self._row_order(epoch, group, size)[start : start + most]
-        return groups.get(group).take(rows)
-
-    def _epoch_order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Row groups of the epoch in their order, and the rows up to the end of each."""
-        if self._order is None or self._order[0] != epoch:
-            sizes = self._copies[epoch % len(self._copies)].sizes
-            order = permutation(len(sizes), self._seed, "row groups", epoch)
-            self._order = (epoch, order, np.cumsum(sizes[order]))
-        return self._order[1], self._order[2]
-
-    def _row_order(self, epoch: int, group: int, size: int) -> NDArray[np.int64]:
-        if self._rows_order is None or self._rows_order[0] != (epoch, group):
-            order = permutation(size, self._seed, "rows", epoch, group)
-            self._rows_order = ((epoch, group), order)
-        return self._rows_order[1]
+    def _rows_before(self, index: int) -> list[int]:
+        """Rows that each source has given before batch `index`."""
+        if self._whole_batches:
+            return [n * self._batch_size for n in self._interleaving.counts(index)]
+        return self._interleaving.counts(index * self._batch_size)

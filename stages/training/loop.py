@@ -13,179 +13,218 @@ import torch
 
 from model.attention import choose_path
 from model.bert import BertForPreTraining
-from model.losses import nsp_loss_sum
-from stages.training import checkpoint, distributed
-from stages.training.device import autocast, choose_device, keep_freed_memory, this_machine
-from stages.training.evaluate import evaluate
-from stages.training.gradients import FlatGradients
+from stages.training import distributed
+from stages.training.budget import batch_size, course, planned_steps, tokens_in_words
+from stages.training.device import Placement, apply, peak_memory_gb, place, this_machine
+from stages.training.evaluate import Plateau, evaluate
+from stages.training.examples import Examples
+from stages.training.flops import peak_flops
 from stages.training.job import Hooks, Outcome, TrainJob
 from stages.training.loader import Loader
 from stages.training.meter import Meter
+from stages.training.nonfinite import BadSteps
 from stages.training.optimisers import make_optimiser
 from stages.training.packing import StepBatch, step_batch
 from stages.training.prefetch import prefetched
-from stages.training.randomness import seed_dropout
+from stages.training.rehearsal import hours_in_words, rehearse, steps_of_hours
 from stages.training.row_groups import Limits
-from stages.training.schedules import learning_rate
+from stages.training.saving import Saver
+from stages.training.shapes import fixed_shape
 from stages.training.start import restore
-from stages.training.weights import moments_of, weights_of
+from stages.training.step import Stepper
+from stages.training.weights import moments_of
 
-
-class NonFiniteError(ArithmeticError):
-    """A loss or gradient is NaN or infinite. The model holds the weights from before that step.
-
-    Attributes:
-        step: the step, counted from 1.
-    """
-
-    def __init__(self, step: int, message: str) -> None:
-        super().__init__(message)
-        self.step = step
+# What rank 0 asks of all ranks at a step; the highest wins.
+SAVE, STOP, FAIL = 1.0, 2.0, 3.0
 
 
 def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
-    """Train up to step `job.train.steps`, from the newest whole checkpoint where there is one.
+    """Train until the budget is spent, from the newest whole checkpoint where there is one.
 
     Runs on each rank of the default process group, or alone when there is none.
 
     Raises:
         CheckpointMismatchError: the checkpoint belongs to another configuration.
+        CheckpointWriteError: checkpoints cannot be written.
         DataError: a file does not hold what it should.
         NonFiniteError: a loss or gradient is not finite; no checkpoint holds it.
-        ValueError: a device that is not there, rows without what the objective needs, or weights
-            that do not fit the model.
+        ValueError: a device that is not there, rows without what the objective needs, weights
+            that do not fit the model, or not one budget.
     """
     train, rank, world_size = job.train, distributed.rank(), distributed.world_size()
+    notice = hooks.notice if rank == 0 else _nobody
     if job.rounding.threads is not None:
         torch.set_num_threads(job.rounding.threads)
-    device = torch.device(choose_device(job.device, this_machine(), job.local_rank))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if device.type == "cpu":
-        keep_freed_memory()
+    placement = place(job.device, train.precision, this_machine(), job.local_rank)
+    device = apply(placement)
+    for text in placement.notices:
+        notice(text)
 
-    model = BertForPreTraining(job.model, attention=job.rounding.attention).to(device).train()
-    optimiser = make_optimiser(model.parameters(), train)
+    model = (
+        BertForPreTraining(job.model, job.rounding.attention, job.rounding.gradient_checkpointing)
+        .to(device)
+        .train()
+    )
+    optimiser = make_optimiser(
+        model.parameters(), train, model.bert.encoder.parameters(), placement.fused_optimiser
+    )
     rounding = job.rounding_values(device.type, world_size)
     start = restore(job, hooks, model, optimiser, rounding)
-    if job.rounding.compile:
-        model.compile()
-
     limits = Limits(job.model.vocab_size, job.model.max_position_embeddings, job.schema_metadata)
-    loader = Loader(
-        job.filesystem, job.copies, job.seed, train.global_batch_size, limits, train.bins
-    )
-    if train.length_bins is not None and rank == 0 and start.step < train.steps:
-        hooks.notice(_bins_in_words(loader, start.step, train.length_bins))
-    # Summed over ranks with the gradients: MLM loss, NSP loss, whether rank 0 is to stop.
-    gradients = FlatGradients(model.parameters(), figures=3)
-    meter = Meter()
-    attention_is_padded = _attention_is_padded(job, device)
+    examples = batch_size(train, job.mean_row_tokens)
+
+    def make_loader(documents: bool) -> Loader:
+        return Loader(
+            job.filesystem,
+            job.copies,
+            job.seed,
+            examples,
+            limits,
+            train.bins,
+            documents=documents,
+            masks=job.masks,
+            mix=job.mix,
+        )
+
+    loader = make_loader(documents=False)
+    shape = None
+    if job.rounding.compile:
+        model.compile_encoder()
+        longest = train.max_seq_length or job.model.max_position_embeddings
+        mean = float(loader.batch(0).input_ids.lengths.mean())
+        shape = fixed_shape(job.rounding.micro_batch_tokens, longest, mean)
+
+    def prepare(step: int) -> StepBatch:
+        batch = loader.batch(step)
+        budget = job.rounding.micro_batch_tokens
+        part = step_batch(batch, rank, world_size, budget, job.model.nsp, shape)
+        return part.pinned() if placement.pinned_copies else part
+
+    def held_out() -> dict[str, float]:
+        assert job.validation is not None
+        return evaluate(
+            model,
+            job.filesystem,
+            job.validation.files,
+            limits,
+            mask_token_id=job.validation.mask_token_id,
+            label_counts=job.validation.label_counts,
+            max_rows=job.validation.max_rows,
+            micro_batch_tokens=job.rounding.micro_batch_tokens,
+            precision=train.precision,
+        ).values(job.pair_name)
+
+    stepper = Stepper(job, model, optimiser, device, rank)
+    planned = planned_steps(train, examples, job.mean_row_tokens)
+    if train.hours is not None:
+        planned = start.settled.get("steps")
+    if planned is None:
+        assert train.hours is not None
+        watched = held_out if job.validation is not None else None
+        pace = rehearse(stepper, prepare, job.prefetch_batches, watched)
+        planned = steps_of_hours(train.hours, pace, train.evaluate_every_steps)
+        planned = int(distributed.from_rank_0(planned, {}, device)[0])
+        notice(hours_in_words(train.hours, pace, planned))
+    schedule = course(train, planned)
+    hooks.planned(schedule.steps)
+    if job.mean_row_tokens is not None and (train.tokens or train.global_batch_tokens):
+        notice(tokens_in_words(train, examples, schedule.steps, job.mean_row_tokens))
+    if train.length_bins is not None and start.step < schedule.steps:
+        notice(_bins_in_words(loader, start.step, train.length_bins))
+
+    def batch_with_documents(step: int) -> Examples:
+        return make_loader(documents=True).batch(step)
+
+    lost = start.settled.get("skipped_steps", 0)
+    bad = BadSteps(job, batch_with_documents, rank, lost, notice)
+    plateau = Plateau(schedule.warmup_steps)
+    meter = Meter(job.model, _peak(placement, job, world_size), _attention_is_padded(job, device))
     tokens_seen = start.tokens_seen
     figures = dict(start.figures)
     finished, stopped = start.step, False
 
-    def prepare(step: int) -> StepBatch:
-        examples = loader.batch(step)
-        budget = job.rounding.micro_batch_tokens
-        batch = step_batch(examples, rank, world_size, budget, job.model.nsp)
-        return batch.pinned() if device.type == "cuda" else batch
+    def save(score: float | None = None) -> None:
+        settled = {"steps": schedule.steps, "skipped_steps": bad.skipped}
+        position = loader.position(finished)
+        saver.save(finished, position, tokens_seen, dict(figures), score, settled)
 
-    steps = range(start.step, train.steps)
-    with prefetched(prepare, steps, job.prefetch_batches) as batches:
+    steps = range(start.step, schedule.steps)
+    with (
+        Saver(job, hooks, model, optimiser, rounding) as saver,
+        prefetched(prepare, steps, job.prefetch_batches) as batches,
+    ):
+        if train.hours is not None and "steps" not in start.settled:
+            save()  # What was settled holds from now on.
         for step in steps:
             meter.waiting()
             batch = next(batches)
             meter.received(batch)
 
-            seed_dropout(job.seed, step, rank)
-            gradients.zero()
-            for micro in batch.micro_batches:
-                micro = micro.to(device)
-                with autocast(device.type, train.precision):
-                    output = model(*micro.inputs(), micro.mlm_labels)
-                assert output.mlm_loss_sum is not None
-                loss = output.mlm_loss_sum / max(1, batch.masked)
-                gradients.figures[0] += loss.detach()
-                if output.nsp_logits is not None and micro.is_next is not None:
-                    nsp_loss = nsp_loss_sum(output.nsp_logits, micro.is_next) / batch.pairs
-                    gradients.figures[1] += nsp_loss.detach()
-                    loss = loss + nsp_loss
-                loss.backward()
-            if rank == 0 and hooks.should_stop():
-                gradients.figures[2] = 1.0
-            gradients.sum_over_ranks()
-
-            # The one place of a step where the CPU waits for the device.
-            mlm, nsp, stop, norm = torch.cat([gradients.figures, gradients.norm()[None]]).tolist()
-            _check_finite(step + 1, mlm, nsp, norm)
-            if train.clip_norm is not None:
-                gradients.clip(norm, train.clip_norm)
-            rate = learning_rate(
-                step, train.steps, train.warmup_steps, train.learning_rate, train.schedule
-            )
-            for group in optimiser.param_groups:
-                group["lr"] = rate
-            optimiser.step()
+            losses = stepper.gradients_of(step, batch, lambda: _asked(saver, hooks))
+            if losses.asked == FAIL:
+                saver.fail()
+            rate = schedule.rate(step, train)
+            if losses.finite:
+                stepper.change_weights(rate, losses.grad_norm)
+            else:
+                bad.met(step, losses, rate)
+            meter.stepped()
 
             tokens_seen += batch.tokens
             finished = step + 1
-            stopped = bool(stop) and finished < train.steps
-            last = stopped or finished == train.steps
+            stopped = losses.asked == STOP and finished < schedule.steps
+            last = stopped or finished == schedule.steps
 
             if last or finished % train.log_every_steps == 0:
-                figures = {
-                    "train/loss": mlm + nsp,
-                    "train/mlm_loss": mlm,
+                logged = {
+                    "train/loss": losses.mlm + losses.pair,
+                    "train/mlm_loss": losses.mlm,
                     "train/learning_rate": rate,
-                    "train/grad_norm": norm,
+                    "train/grad_norm": losses.grad_norm,
                     "train/tokens_seen": tokens_seen,
-                    **meter.read(attention_is_padded),
+                    "train/memory_gb": peak_memory_gb(device),
+                    **meter.read(),
                 }
                 if job.model.nsp:
-                    figures[f"train/{job.pair_name}_loss"] = nsp
+                    logged[f"train/{job.pair_name}_loss"] = losses.pair
+                if train.on_nonfinite == "skip":
+                    logged["train/skipped_steps"] = bad.skipped
+                logged = {name: value for name, value in logged.items() if math.isfinite(value)}
+                figures |= logged
                 if rank == 0:
-                    hooks.log(finished, figures)
+                    hooks.log(finished, logged)
+            score = None
             if job.validation is not None and finished % train.evaluate_every_steps == 0:
-                held_out = evaluate(
-                    model,
-                    job.filesystem,
-                    job.validation.files,
-                    limits,
-                    mask_token_id=job.validation.mask_token_id,
-                    max_rows=job.validation.max_rows,
-                    micro_batch_tokens=job.rounding.micro_batch_tokens,
-                    precision=train.precision,
-                ).values(job.pair_name)
+                with meter.paused():
+                    values = held_out()
+                score = values.get("mlm_loss")
+                named = {f"validation/{name}": value for name, value in values.items()}
+                figures |= named
                 if rank == 0:
-                    hooks.log(finished, {f"validation/{n}": v for n, v in held_out.items()})
-            if last or finished % train.checkpoint_every_steps == 0:
-                if rank == 0:
-                    epoch, row = loader.position(finished)
-                    checkpoint.save(
-                        job.checkpoint_filesystem,
-                        job.checkpoint_folder,
-                        job.attempt,
-                        checkpoint.State(
-                            step=finished,
-                            epoch=epoch,
-                            row=row,
-                            tokens_seen=tokens_seen,
-                            figures=figures,
-                            fingerprint=job.fingerprint,
-                            vocabulary_digest=job.vocabulary_digest,
-                            config=job.described(),
-                            rounding=rounding,
-                        ),
-                        weights_of(model),
-                        moments_of(model, optimiser),
-                        train.keep_checkpoints,
-                    )
-                distributed.barrier()
-                hooks.saved(finished)
+                    hooks.log(finished, named)
+                warning = plateau.message(finished, values)
+                if warning is not None:
+                    notice(warning)
+            if last or losses.asked == SAVE or finished % train.checkpoint_every_steps == 0:
+                with meter.paused():
+                    save(score)
             if stopped:
                 break
-    return Outcome(stopped, finished, start.step, tokens_seen, figures, model)
+        saver.finish(required=stopped)
+    moments = moments_of(model, optimiser)
+    return Outcome(stopped, finished, start.step, tokens_seen, figures, model, moments)
+
+
+def _asked(saver: Saver, hooks: Hooks) -> float:
+    if saver.in_trouble():
+        return FAIL
+    if hooks.should_stop():
+        return STOP
+    return SAVE if hooks.should_save() else 0.0
+
+
+def _nobody(text: str) -> None:
+    """Notices are for rank 0."""
 
 
 def _bins_in_words(loader: Loader, step: int, bins: int) -> str:
@@ -195,6 +234,13 @@ def _bins_in_words(loader: Loader, step: int, bins: int) -> str:
         f"length bins: {rows - mixed:,} of the {rows:,} rows of epoch {epoch + 1} are in batches "
         f"of one of {bins} bins, the other {mixed:,}, what is left of each bin, in mixed ones"
     )
+
+
+def _peak(placement: Placement, job: TrainJob, devices: int) -> float | None:
+    precision = job.train.precision
+    computed = "float32" if precision == "tf32" and not placement.tf32 else precision
+    peak = peak_flops(placement.name, computed)
+    return None if peak is None else devices * peak
 
 
 def _attention_is_padded(job: TrainJob, device: torch.device) -> bool:
@@ -209,14 +255,3 @@ def _attention_is_padded(job: TrainJob, device: torch.device) -> bool:
         dropout=job.model.attention_dropout,
     )
     return path == "sdpa"
-
-
-def _check_finite(step: int, mlm_loss: float, nsp_loss: float, norm: float) -> None:
-    if math.isfinite(mlm_loss + nsp_loss) and math.isfinite(norm):
-        return
-    raise NonFiniteError(
-        step,
-        f"step {step}: MLM loss {mlm_loss:g}, pair loss {nsp_loss:g}, gradient norm {norm:g}: not "
-        "finite. The step was not applied, and the last checkpoint is from before it. Lower "
-        "train.learning_rate, lengthen train.warmup_share, or set train.precision=float32",
-    )

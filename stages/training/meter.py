@@ -1,21 +1,39 @@
-"""Rates between two lines of the log: the only clock of training."""
+"""Rates between two lines of the log."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from model.config import BertConfig
+from stages.training.flops import model_flops
 from stages.training.packing import StepBatch
 
 
 class Meter:
-    """Counts tokens and time since it was last read."""
+    """Counts tokens, FLOPs and time since it was last read.
 
-    def __init__(self) -> None:
+    The first step of a process, in which memory is claimed and kernels are compiled, and what
+    lies between `paused` are left out: rates after a resume are those of any other time.
+
+    Args:
+        config: the shape, for FLOPs.
+        peak: FLOP/s of all devices together; None where it is not known.
+        attention_is_padded: whether micro-batches are padded for attention.
+    """
+
+    def __init__(self, config: BertConfig, peak: float | None, attention_is_padded: bool) -> None:
+        self._config = config
+        self._peak = peak
+        self._attention_is_padded = attention_is_padded
+        self._warm = False
         self._restart()
 
     def _restart(self) -> None:
         self._since = self._mark = time.perf_counter()
         self._waited = 0.0
+        self._flops = 0.0
         self._tokens = 0
         self._share_tokens = 0
         self._padded_tokens = 0
@@ -30,21 +48,42 @@ class Meter:
         self._tokens += batch.tokens
         self._share_tokens += batch.share_tokens
         self._padded_tokens += batch.padded_tokens
+        self._flops += model_flops(
+            self._config, batch.tokens, batch.squared_lengths, batch.masked, batch.pairs
+        )
 
-    def read(self, attention_is_padded: bool) -> dict[str, float]:
-        """Figures by name since the last reading; starts anew.
+    def stepped(self) -> None:
+        """A step is done."""
+        if not self._warm:
+            self._warm = True
+            self._restart()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What happens inside is no part of a step."""
+        began = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - began
+
+    def read(self) -> dict[str, float]:
+        """Figures by name since the last reading; starts anew. None after the first step.
 
         Tokens per second are real tokens of the whole global batch; the share of padding is that
-        of this rank's attention, as nothing else is ever padded.
+        of this rank's attention, as nothing else is ever padded. MFU is the share of the peak of
+        all devices that went into the model's own FLOPs (Chowdhery et al. 2022, appendix B).
         """
+        if not self._tokens:
+            return {}
         seconds = max(time.perf_counter() - self._since, 1e-9)
         padding = 0.0
-        if attention_is_padded and self._padded_tokens:
+        if self._attention_is_padded and self._padded_tokens:
             padding = 1.0 - self._share_tokens / self._padded_tokens
         figures = {
             "train/tokens_per_second": self._tokens / seconds,
             "train/padding_share": padding,
             "train/data_wait_share": self._waited / seconds,
         }
+        if self._peak is not None:
+            figures["train/mfu"] = self._flops / (seconds * self._peak)
         self._restart()
         return figures

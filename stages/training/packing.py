@@ -14,21 +14,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stages.training.examples import Examples
+from stages.training.shapes import FixedShape
 
 
 @dataclass(frozen=True)
 class MicroBatch:
     """Tensors of one forward pass, without padding.
 
+    With a fixed shape, examples of nothing but padding follow the last one: B and T count them,
+    `is_next` and M do not. Nothing reads what becomes of them, so they add to no loss and no
+    gradient.
+
     Attributes:
         input_ids: [T] int64.
         segment_ids: [T] int64, 0 or 1.
         position_ids: [T] int64, each example counts from 0.
         cu_seqlens: [B + 1] int32, example i is tokens [cu_seqlens[i], cu_seqlens[i + 1]).
-        max_seqlen: tokens of the longest example.
+        max_seqlen: tokens of the longest example; with a fixed shape, of the longest possible.
         mlm_positions: [M] int64, into T.
         mlm_labels: [M] int64.
-        is_next: [B] bool, or None without NSP.
+        is_next: [B] bool, of the examples proper, or None without NSP.
     """
 
     input_ids: Tensor
@@ -83,8 +88,10 @@ class StepBatch:
         tokens: T of the global batch.
         masked: M of the global batch.
         pairs: of the global batch; 0 without NSP.
-        padded_tokens: tokens of this rank's share if each micro-batch were padded to its longest.
+        padded_tokens: tokens of this rank's share if each micro-batch were padded to its longest,
+            and with a fixed shape all its examples, as attention on the padded path does.
         share_tokens: tokens of this rank's share.
+        squared_lengths: sum over the examples of the global batch of (tokens of the example)^2.
     """
 
     micro_batches: tuple[MicroBatch, ...]
@@ -93,6 +100,7 @@ class StepBatch:
     pairs: int
     padded_tokens: int
     share_tokens: int
+    squared_lengths: int
 
     def pinned(self) -> StepBatch:
         """The same with all micro-batches in page-locked memory."""
@@ -121,28 +129,49 @@ def share(lengths: NDArray[np.int64], rank: int, world_size: int) -> NDArray[np.
     return rows
 
 
-def cut(lengths: NDArray[np.int64], budget: int) -> list[slice]:
+def cut(lengths: NDArray[np.int64], budget: int, shape: FixedShape | None = None) -> list[slice]:
     """Cuts consecutive rows into runs of at most `budget` tokens, greedily.
 
     A row longer than the budget is a run of its own. No rows, no runs.
+
+    Args:
+        lengths: of the rows.
+        budget: tokens of a run.
+        shape: each run must fit it too; its budget stands in for the other.
+
+    Raises:
+        ValueError: a row that is longer than the shape has room for.
     """
+    if shape is not None:
+        budget = shape.budget
+        if len(lengths) and lengths.max() > shape.longest:
+            raise ValueError(
+                f"a row of {int(lengths.max())} tokens is longer than {shape.longest}, the longest "
+                "that the fixed shape of micro-batches was made for"
+            )
     ends = np.cumsum(lengths)
     runs = []
     start, before = 0, 0
     while start < len(lengths):
         stop = int(np.searchsorted(ends, before + budget, side="right"))
         stop = max(stop, start + 1)
+        if shape is not None:
+            # With each row more, the examples that are left must hold the tokens that are left.
+            left = shape.tokens - (ends[start:stop] - before)
+            used = np.arange(1, stop - start + 1) - (-left // shape.longest)
+            stop = start + max(1, int(np.searchsorted(used, shape.examples, side="right")))
         runs.append(slice(start, stop))
         start, before = stop, int(ends[stop - 1])
     return runs
 
 
-def pack(examples: Examples, nsp: bool) -> MicroBatch:
+def pack(examples: Examples, nsp: bool, shape: FixedShape | None = None) -> MicroBatch:
     """Lays at least one example end to end.
 
     Args:
         examples: the rows of a micro-batch.
         nsp: whether `is_next` is learned. Segments follow the data either way.
+        shape: filled up to; the rows are a run that `cut` made for it.
 
     Raises:
         ValueError: `nsp` and the examples hold no `is_next`.
@@ -162,7 +191,7 @@ def pack(examples: Examples, nsp: bool) -> MicroBatch:
         segments = (positions > np.repeat(examples.a_length + 1, lengths)).astype(np.int64)
     counts = examples.mlm_positions.lengths
     flat = examples.mlm_positions.values.astype(np.int64) + np.repeat(starts, counts)
-    return MicroBatch(
+    micro = MicroBatch(
         input_ids=torch.from_numpy(examples.input_ids.values.astype(np.int64)),
         segment_ids=torch.from_numpy(segments),
         position_ids=torch.from_numpy(positions),
@@ -174,18 +203,47 @@ def pack(examples: Examples, nsp: bool) -> MicroBatch:
         if nsp and examples.is_next is not None
         else None,
     )
+    return micro if shape is None else _filled(micro, shape)
 
 
-def micro_batches(examples: Examples, budget: int, nsp: bool) -> tuple[MicroBatch, ...]:
-    """Cuts examples, in their order, by a token budget and packs each run."""
-    runs = cut(examples.input_ids.lengths, budget)
+def _filled(micro: MicroBatch, shape: FixedShape) -> MicroBatch:
+    """Adds examples of padding, as even in length as they can be, up to the shape."""
+    ends = micro.cu_seqlens.numpy()
+    missing, places = shape.tokens - int(ends[-1]), shape.examples - (len(ends) - 1)
+    lengths = missing // places + (np.arange(places) < missing % places)
+    starts = np.cumsum(lengths) - lengths
+    positions = np.arange(missing) - np.repeat(starts, lengths)
+    nothing = torch.zeros(missing, dtype=torch.int64)
+    more = torch.from_numpy((ends[-1] + np.cumsum(lengths)).astype(np.int32))
+    return replace(
+        micro,
+        input_ids=torch.cat([micro.input_ids, nothing]),
+        segment_ids=torch.cat([micro.segment_ids, nothing]),
+        position_ids=torch.cat([micro.position_ids, torch.from_numpy(positions)]),
+        cu_seqlens=torch.cat([micro.cu_seqlens, more]),
+        max_seqlen=shape.longest,
+    )
+
+
+def micro_batches(
+    examples: Examples, budget: int, nsp: bool, shape: FixedShape | None = None
+) -> tuple[MicroBatch, ...]:
+    """Cuts examples, in their order, by a token budget or for a shape and packs each run."""
+    runs = cut(examples.input_ids.lengths, budget, shape)
     if len(runs) == 1:
-        return (pack(examples, nsp),)
+        return (pack(examples, nsp, shape),)
     rows = np.arange(len(examples))
-    return tuple(pack(examples.take(rows[run]), nsp) for run in runs)
+    return tuple(pack(examples.take(rows[run]), nsp, shape) for run in runs)
 
 
-def step_batch(examples: Examples, rank: int, world_size: int, budget: int, nsp: bool) -> StepBatch:
+def step_batch(
+    examples: Examples,
+    rank: int,
+    world_size: int,
+    budget: int,
+    nsp: bool,
+    shape: FixedShape | None = None,
+) -> StepBatch:
     """One rank's part of a global batch.
 
     Args:
@@ -194,9 +252,10 @@ def step_batch(examples: Examples, rank: int, world_size: int, budget: int, nsp:
         world_size: number of ranks.
         budget: tokens of a micro-batch.
         nsp: whether `is_next` is learned.
+        shape: of all micro-batches; None: as their examples give it.
     """
     mine = examples.take(share(examples.input_ids.lengths, rank, world_size))
-    packed = micro_batches(mine, budget, nsp)
+    packed = micro_batches(mine, budget, nsp, shape)
     return StepBatch(
         micro_batches=packed,
         tokens=examples.tokens,
@@ -204,4 +263,5 @@ def step_batch(examples: Examples, rank: int, world_size: int, budget: int, nsp:
         pairs=len(examples) if nsp else 0,
         padded_tokens=sum((len(m.cu_seqlens) - 1) * m.max_seqlen for m in packed),
         share_tokens=mine.tokens,
+        squared_lengths=int((examples.input_ids.lengths**2).sum()),
     )

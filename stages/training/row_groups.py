@@ -1,4 +1,4 @@
-"""Row groups of the mask artifact's Parquet files, decoded and checked."""
+"""Row groups of a mask artifact's (or of pairs') Parquet files, decoded and checked."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 
-from stages.training.examples import Examples, Ragged
+from stages.training.drawn_masks import DrawnMasks
+from stages.training.examples import DataError, Examples, Ragged
 
-COLUMNS = ("input_ids", "a_length", "is_next", "mlm_positions", "mlm_labels")
+__all__ = ["DataError", "Limits", "RowGroups", "ShardFile", "count_labels", "decode", "read_index"]
 
-
-class DataError(ValueError):
-    """A file does not hold what the trainer needs; the message names file, row group and row."""
+ROWS = ("input_ids", "a_length", "is_next")
+MASKS = ("mlm_positions", "mlm_labels")
 
 
 @dataclass(frozen=True)
@@ -67,47 +67,71 @@ class RowGroups:
 
     Args:
         filesystem: where the paths of `files` lead.
-        files: in the order that numbers the row groups.
+        files: in the order that numbers the row groups and rows.
         limits: checked on each row group.
         keep: decoded row groups held in memory at most.
+        masks: to be drawn, where the files are pairs; None: they hold masked rows.
+        documents: whether to read the documents' hashes, where files hold them.
     """
 
     def __init__(
-        self, filesystem: FileSystem, files: Sequence[ShardFile], limits: Limits, keep: int = 3
+        self,
+        filesystem: FileSystem,
+        files: Sequence[ShardFile],
+        limits: Limits,
+        keep: int = 3,
+        masks: DrawnMasks | None = None,
+        documents: bool = False,
     ) -> None:
+        self._columns = (
+            *ROWS,
+            *(MASKS if masks is None else ()),
+            *(("document",) if documents else ()),
+        )
         self._filesystem = filesystem
         self._files = tuple(files)
         self._limits = limits
         self._keep = keep
-        self._kept: OrderedDict[int, Examples] = OrderedDict()
-        self._places = [(file, g) for file in files for g in range(len(file.row_groups))]
-        self.sizes: NDArray[np.int64] = np.array(
-            [file.row_groups[g] for file, g in self._places], dtype=np.int64
+        self._masks = masks
+        self._kept: OrderedDict[tuple[int, int], Examples] = OrderedDict()
+        counts = [len(file.row_groups) for file in self._files]
+        self._before = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self.sizes: NDArray[np.int64] = np.fromiter(
+            (rows for file in self._files for rows in file.row_groups), np.int64, sum(counts)
         )
+        self._first_rows = np.cumsum(self.sizes) - self.sizes
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.sizes)
 
-    def get(self, number: int) -> Examples:
-        """Row group `number`, decoded and checked.
+    def get(self, number: int, epoch: int = 0) -> Examples:
+        """Row group `number`, decoded and checked, with the masks of an epoch if they are drawn.
 
         Raises:
             DataError: it does not fit the index or the limits.
         """
-        if number in self._kept:
-            self._kept.move_to_end(number)
-            return self._kept[number]
+        place = (number, 0 if self._masks is None else epoch)
+        if place in self._kept:
+            self._kept.move_to_end(place)
+            return self._kept[place]
         while len(self._kept) >= self._keep:
             self._kept.popitem(last=False)
-        file, row_group = self._places[number]
-        examples = self._decode(file, row_group)
-        self._kept[number] = examples
+        file = int(np.searchsorted(self._before, number, side="right")) - 1
+        examples = self._decode(self._files[file], number - int(self._before[file]))
+        if self._masks is not None:
+            rows = int(self._first_rows[number]) + np.arange(len(examples))
+            examples = self._masks.apply(examples, epoch, rows)
+        self._kept[place] = examples
         return examples
+
+    def forget(self) -> None:
+        """Give back what is kept."""
+        self._kept.clear()
 
     def _decode(self, file: ShardFile, row_group: int) -> Examples:
         where = f"{file.path}, row group {row_group}"
         with self._filesystem.open_input_file(file.path) as source:
-            table = _read(self._open(file, source), file, row_group, COLUMNS)
+            table = _read(self._open(file, source), file, row_group, self._columns)
         examples = decode(table, where)
         _check_limits(examples, self._limits, where)
         return examples
@@ -131,9 +155,12 @@ class RowGroups:
         reader = pq.ParquetFile(source, pre_buffer=False)
         _check_metadata(file.path, reader.schema_arrow.metadata or {}, self._limits)
         names = reader.schema_arrow.names
-        missing = [c for c in COLUMNS if c not in names and c not in ("is_next", "a_length")]
+        needed = ["input_ids", *(MASKS if self._masks is None else ())]
+        missing = [column for column in needed if column not in names]
         if missing:
             raise DataError(f"{file.path} has no column {', '.join(missing)}")
+        if self._masks is not None and MASKS[0] in names:
+            raise DataError(f"{file.path} holds masked rows: masks at loading are drawn on pairs")
         return reader
 
 
@@ -153,15 +180,19 @@ def _read(
 
 
 def decode(table: pa.Table, where: str = "table") -> Examples:
-    """A table of the mask artifact's columns as `Examples`.
+    """A table of the mask artifact's columns, or of those of pairs, as `Examples`.
 
     Raises:
         DataError: nulls where none may be, or labels that do not match positions; the message
             starts with `where`.
     """
     input_ids = _ragged(table, "input_ids", where)
-    positions = _ragged(table, "mlm_positions", where)
-    labels = _ragged(table, "mlm_labels", where)
+    if "mlm_positions" in table.column_names:
+        positions = _ragged(table, "mlm_positions", where)
+        labels = _ragged(table, "mlm_labels", where)
+    else:
+        none = np.zeros(0, dtype=input_ids.values.dtype)
+        positions = labels = Ragged(none, np.zeros(table.num_rows + 1, dtype=np.int64))
     if not np.array_equal(positions.offsets, labels.offsets):
         row = int(np.flatnonzero(positions.offsets[1:] != labels.offsets[1:])[0])
         raise DataError(f"{where}, row {row}: mlm_positions and mlm_labels differ in length")
@@ -179,7 +210,10 @@ def decode(table: pa.Table, where: str = "table") -> Examples:
         if "a_length" not in table.column_names or table.column("a_length").null_count:
             raise DataError(f"{where}: is_next without a_length")
         a_length = table.column("a_length").to_numpy().astype(np.int64)
-    return Examples(input_ids, a_length, is_next, positions, labels.values)
+    documents = None
+    if "document" in table.column_names:
+        documents = table.column("document").to_numpy()
+    return Examples(input_ids, a_length, is_next, positions, labels.values, documents)
 
 
 def _ragged(table: pa.Table, name: str, where: str) -> Ragged:
@@ -218,11 +252,28 @@ def _check_limits(examples: Examples, limits: Limits, where: str) -> None:
 
 
 def count_labels(
-    filesystem: FileSystem, files: Sequence[ShardFile], limits: Limits
-) -> NDArray[Any]:
-    """[vocab_size] int64: how often each id is a label in `files` (for the unigram baseline)."""
-    groups = RowGroups(filesystem, files, limits, keep=1)
+    filesystem: FileSystem,
+    files: Sequence[ShardFile],
+    limits: Limits,
+    masks: DrawnMasks | None = None,
+    most_tokens: int | None = None,
+) -> NDArray[np.int64]:
+    """[vocab_size] how often each id is a label in `files` (for the unigram baseline).
+
+    Args:
+        filesystem: where the paths lead.
+        files: of a mask artifact; with `masks`, of pairs.
+        limits: checked on each row group.
+        masks: drawn as in epoch 0.
+        most_tokens: no more row groups are read once so many tokens were.
+    """
+    groups = RowGroups(filesystem, files, limits, keep=1, masks=masks)
     counts = np.zeros(limits.vocab_size, dtype=np.int64)
+    tokens = 0
     for number in range(len(groups)):
-        counts += np.bincount(groups.get(number).mlm_labels, minlength=limits.vocab_size)
+        examples = groups.get(number)
+        counts += np.bincount(examples.mlm_labels, minlength=limits.vocab_size)
+        tokens += examples.tokens
+        if most_tokens is not None and tokens >= most_tokens:
+            break
     return counts

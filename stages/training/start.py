@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from model.bert import BertForPreTraining, init_weights
+from model.config import BertConfig
 from stages.training import distributed
 from stages.training.checkpoint import State, check_same_run, differences, load_latest
 from stages.training.job import Hooks, TrainJob
 from stages.training.randomness import key
-from stages.training.weights import read_weights, set_moments, set_weights
+from stages.training.tensor_files import read_tensors
+from stages.training.weights import set_moments, set_weights, weights_of
 
 
 @dataclass(frozen=True)
 class Start:
-    """The first step of a run, and the tokens seen and figures logged before it."""
+    """The first step of a run, and what a checkpoint says of those before it: `State`."""
 
     step: int
     tokens_seen: int
     figures: Mapping[str, float]
+    settled: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RestoreError(ValueError):
@@ -65,9 +68,14 @@ def restore(
     if parts["weights"]:
         set_weights(model, parts["weights"], header["source"])
     else:
-        _draw_weights(model, job.seed)
+        set_weights(model, drawn_weights(job.model, job.seed), "the seed")
     set_moments(model, optimiser, parts["moments"])
-    return Start(header.get("step", 0), header.get("tokens_seen", 0), header.get("figures", {}))
+    return Start(
+        header.get("step", 0),
+        header.get("tokens_seen", 0),
+        header.get("figures", {}),
+        header.get("settled", {}),
+    )
 
 
 def _read(
@@ -76,36 +84,43 @@ def _read(
     found = load_latest(job.checkpoint_filesystem, job.checkpoint_folder, hooks.notice)
     if found is not None:
         check_same_run(found.state, job.fingerprint, job.described())
-        _tell_rounding(found.state, rounding, hooks)
+        _tell(found.state, rounding, hooks)
         header = {
             "source": f"the checkpoint of step {found.state.step}",
             "step": found.state.step,
             "tokens_seen": found.state.tokens_seen,
             "figures": dict(found.state.figures),
+            "settled": dict(found.state.settled),
         }
         tensors = {f"weights:{name}": tensor for name, tensor in found.weights.items()}
         tensors |= {f"moments:{name}": tensor for name, tensor in found.moments.items()}
         return header, tensors
     if job.init_from is not None:
-        weights = read_weights(job.filesystem, job.init_from)
-        return {"source": job.init_from}, {f"weights:{n}": t for n, t in weights.items()}
+        weights = read_tensors(job.filesystem, job.init_from)
+        tensors = {f"weights:{name}": tensor for name, tensor in weights.items()}
+        if job.init_moments is not None:
+            moments = read_tensors(job.filesystem, job.init_moments)
+            tensors |= {f"moments:{name}": tensor for name, tensor in moments.items()}
+        return {"source": job.init_from}, tensors
     return {}, {}
 
 
-def _tell_rounding(state: State, rounding: dict[str, Any], hooks: Hooks) -> None:
+def _tell(state: State, rounding: dict[str, Any], hooks: Hooks) -> None:
     changed = differences(state.rounding, rounding)
     if changed:
         hooks.notice(
             f"resuming at step {state.step} with other rounding, so the last bits will differ "
             f"from an undisturbed run: {'; '.join(changed)}"
         )
+    else:
+        # Also where workers died and were started again, which nobody else tells.
+        hooks.notice(f"goes on from the checkpoint of step {state.step:,}")
 
 
-def _draw_weights(model: BertForPreTraining, seed: int) -> None:
+def drawn_weights(config: BertConfig, seed: int) -> dict[str, Tensor]:
+    """The weights of a run of this seed that starts from nothing, by name, on CPU."""
     # Drawn on CPU, so that a seed gives the same weights on any device.
-    on_cpu = BertForPreTraining(model.config)
+    model = BertForPreTraining(config)
     generator = torch.Generator().manual_seed(key(seed, "weights") & (2**63 - 1))
-    init_weights(on_cpu, generator)
-    with torch.no_grad():
-        for parameter, drawn in zip(model.parameters(), on_cpu.parameters(), strict=True):
-            parameter.copy_(drawn)
+    init_weights(model, generator)
+    return weights_of(model)

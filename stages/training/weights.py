@@ -11,12 +11,11 @@ from dataclasses import asdict
 
 import torch
 from pyarrow.fs import FileSystem
-from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
 
 from model.config import BertConfig
 from stages.training.checkpoint import WEIGHTS
+from stages.training.tensor_files import write_tensors
 
 MODEL_CONFIG = "model.json"
 
@@ -84,23 +83,12 @@ def write_model(
     Returns:
         Their paths.
     """
-    tensors = {name: value.cpu().contiguous() for name, value in weights_of(model).items()}
-    contents = {
-        f"{folder}/{WEIGHTS}": tensors_to_bytes(tensors, {"format": "pt"}),
-        f"{folder}/{MODEL_CONFIG}": (json.dumps(asdict(config), indent=1) + "\n").encode(),
-    }
-    for path, content in contents.items():
-        with filesystem.open_output_stream(path) as stream:
-            stream.write(content)
-    weights_path, config_path = contents
+    weights_path, config_path = f"{folder}/{WEIGHTS}", f"{folder}/{MODEL_CONFIG}"
+    with filesystem.open_output_stream(weights_path) as stream:
+        write_tensors(stream, weights_of(model))
+    with filesystem.open_output_stream(config_path) as stream:
+        stream.write((json.dumps(asdict(config), indent=1) + "\n").encode())
     return weights_path, config_path
-
-
-def read_weights(filesystem: FileSystem, path: str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
-    with filesystem.open_input_file(path) as source:
-        tensors: dict[str, Tensor] = tensors_from_bytes(source.read())
-    return tensors
 
 
 def read_model_config(filesystem: FileSystem, folder: str) -> BertConfig:

@@ -159,6 +159,44 @@ def test_dropout_follows_the_default_generator(make_model, make_packed):
     assert not torch.equal(run(1), run(2))
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_checkpointing_gives_the_same_bits_with_dropout(make_packed, precision):
+    batch, positions = make_packed([5, 9, 3]), torch.tensor([2, 7, 8, 16])
+    labels, is_next = torch.tensor([5, 50, 8, 1]), torch.tensor([True, False, True])
+    results, counts = [], []
+    for checkpointing in (False, True):
+        model = BertForPreTraining(
+            BertConfig(vocab_size=60, hidden_size=32, num_heads=4, num_layers=3),
+            checkpointing=checkpointing,
+        )
+        init_weights(model, torch.Generator().manual_seed(1), std=0.2)
+        runs = []
+        model.bert.encoder.layers[1].register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
+        torch.manual_seed(2)
+        bits = []
+        for _ in range(2):
+            # The second micro-batch draws after the backward pass of the first.
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                output = model(*batch.inputs(), positions, labels)
+            loss = output.mlm_loss_sum + nsp_loss_sum(output.nsp_logits, is_next)
+            loss.backward()
+            bits += [loss.detach(), output.hidden.detach()]
+        results.append(bits + [p.grad for p in model.parameters()])
+        counts.append(len(runs))
+    assert all(torch.equal(plain, again) for plain, again in zip(*results, strict=True))
+    assert counts == [2, 4]
+    assert not torch.equal(results[0][0], results[0][2])
+
+
+def test_checkpointing_is_of_training_alone(make_packed):
+    config = BertConfig(vocab_size=60, hidden_size=32, num_heads=4)
+    model = BertModel(config, checkpointing=True).eval()
+    runs = []
+    model.encoder.layers[0].register_forward_pre_hook(lambda *_: runs.append(1))
+    model(*make_packed([3, 4]).inputs()).sum().backward()
+    assert len(runs) == 1
+
+
 def initialised(seed, **fields):
     config = BertConfig(vocab_size=500, hidden_size=64, num_heads=1, **fields)
     model = BertForPreTraining(config)

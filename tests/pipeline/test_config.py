@@ -224,7 +224,11 @@ def test_nothing_is_left_behind_between_compositions(tmp_path: Path) -> None:
         ("corpus.paths=books", ["corpus.paths=books", "a list of texts"]),
         ("corpus.shards=0", ["corpus.shards=0", "at least 1, or null"]),
         ("seed=", ["seed=''", "a whole number"]),
-        ("train.steps=null", ["train.steps=None", "a whole number"]),
+        ("train.steps=null", ["how long to train", "train.tokens", "train.hours"]),
+        ("train.hours=24", ["train.steps=3000", "train.hours=24", "add train.steps=null"]),
+        ("train.global_batch_tokens=4096", ["add train.global_batch_size=null"]),
+        ("train.batch_size=null", ["train.global_batch_size"]),
+        ("vocab.size=null", ["vocab.size=None", "a whole number"]),
         # Rules across keys: the mend.
         (
             "model.hidden_size=130 model.num_heads=4",

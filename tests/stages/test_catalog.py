@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from pipeline.graph import Graph
-from pipeline.stage import Stage
+from pipeline.stage import Stage, UserError
 from stages import catalog
 from stages.catalog import CATALOG
 from stages.config import Config
+from stages.training.job import TrainConfig
 from tests.conftest import ROOT
+
+STARTS = ("init_from", "carry_moments")
+"""Of `train`: where a run begins, which is no part of the mathematics."""
 
 STAGES = [value for value in vars(catalog).values() if isinstance(value, Stage)]
 # They carry work about, or say what to do; none of them makes a byte of a result.
@@ -121,6 +127,53 @@ def test_length_bins_go_up_to_the_length_of_the_phase() -> None:
     assert not {"length_bins", "max_seq_length"} & set(plain)
 
 
+@pytest.mark.parametrize(
+    ("changes", "phases", "expected"),
+    [
+        ({}, [{}, {"steps": 7}], [{"steps": 1000}, {"steps": 7}]),
+        (
+            {"steps": None, "tokens": 10**9},
+            [{}, {"hours": 0.5}, {"steps": 7}],
+            [{"tokens": 10**9}, {"hours": 0.5}, {"steps": 7}],
+        ),
+        (
+            {"global_batch_size": None, "global_batch_tokens": 4096},
+            [{}, {"global_batch_size": 4}],
+            [{"steps": 1000, "global_batch_tokens": 4096}, {"steps": 1000, "global_batch_size": 4}],
+        ),
+        (
+            {"optimizer": "lamb", "schedule": "wsd", "decay_share": 0.3, "on_nonfinite": "skip"},
+            [{}],
+            [{"optimizer": "lamb", "decay_share": 0.3, "on_nonfinite": "skip", "steps": 1000}],
+        ),
+    ],
+)
+def test_a_phase_s_budget_stands_for_train_s(
+    changes: dict[str, Any], phases: list[dict[str, Any]], expected: list[dict[str, Any]]
+) -> None:
+    """What the trainer is told; a budget that is not set is not in the slice."""
+    lengths = (128, 256, 512)
+    named = [{"max_seq_length": n, **p} for n, p in zip(lengths, phases, strict=False)]
+    nodes = {n.name: n for n in CATALOG.nodes(config(train=changes, phases=named))}
+    optional = {"tokens", "hours", "global_batch_tokens", "decay_share", "on_nonfinite"}
+    for length, wanted in zip(lengths, expected, strict=False):
+        node = nodes[f"pretrain/{length}"]
+        given = {**node.config["train"], **node.settings["train"]}
+        told = TrainConfig(**{k: v for k, v in given.items() if k not in STARTS})
+        assert {name: getattr(told, name) for name in wanted} == wanted
+        assert optional & set(node.config["train"]) == optional & set(wanted)
+        assert sum(getattr(told, name) is not None for name in ("steps", "tokens", "hours")) == 1
+
+
+def test_two_budgets_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"add train\.steps=null"):
+        config(train={"tokens": 10**9})
+    with pytest.raises(ValidationError, match="how much a step takes"):
+        config(train={"global_batch_size": None})
+    with pytest.raises(ValidationError, match=r"phases\.N\.steps=5 and phases\.N\.hours=1\.0"):
+        config(phases=[{"max_seq_length": 64, "steps": 5, "hours": 1}])
+
+
 def test_what_acts_with_others_counts_with_them() -> None:
     def shard(**corpus: object) -> dict[str, object]:
         return dict(CATALOG.nodes(config(corpus={"paths": ["a"], **corpus}))[0].config)
@@ -179,3 +232,39 @@ def test_modules_are_all_that_make_the_result(stage: Stage) -> None:
     packages = {m for m in stage.modules if (ROOT / m.replace(".", "/")).is_dir()}
     alone = {m for m in found if not any(m.startswith(f"{p}.") for p in packages)}
     assert set(stage.modules) - packages == alone
+
+
+def test_masks_drawn_at_loading_are_trainings_own() -> None:
+    nodes = {n.name: n for n in CATALOG.nodes(config(mask={"when": "loading"}))}
+    plain = {n.name: n for n in CATALOG.nodes(config())}
+    assert set(plain) - set(nodes) == {"mask/128"}
+    for name in ("pretrain/128", "evaluate"):
+        assert nodes[name].inputs.get("pairs") == "pairs/128" and "mask" not in nodes[name].inputs
+        # What masks are like is in the slice, as it is in the mask stage's when they are stored.
+        assert nodes[name].config["mask"] == plain["mask/128"].config["mask"]
+        assert nodes[name].config["seeds"]["mask"] == plain["mask/128"].config["seeds"]["mask"]
+    other = {n.name: n for n in CATALOG.nodes(config(mask={"when": "loading", "probability": 0.2}))}
+    changed = {name for name in nodes if other[name].config != nodes[name].config}
+    assert changed == {"pretrain/128", "evaluate"}
+    assert "when" not in plain["mask/128"].config["mask"]
+
+
+def test_copies_of_masks_that_are_not_stored_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"mask\.copies=2 with mask\.when=loading"):
+        config(mask={"when": "loading", "copies": 2})
+
+
+def test_shares_of_a_mix_are_in_the_slice_and_paths_are_settings() -> None:
+    mix = [{"path": "/a", "weight": 0.3}]
+    phases = [{"max_seq_length": 128}, {"max_seq_length": 512, "mix": []}]
+    nodes = {n.name: n for n in CATALOG.nodes(config(train={"mix": mix}, phases=phases))}
+    assert nodes["pretrain/128"].config["mix"] == [0.3]
+    assert nodes["pretrain/128"].settings["mix"] == ["/a"]
+    with pytest.raises(UserError, match="/a holds no finished artifact"):
+        assert nodes["pretrain/128"].raw is not None and nodes["pretrain/128"].raw()
+    plain = {n.name: n for n in CATALOG.nodes(config(phases=phases[:1]))}
+    assert "mix" not in plain["pretrain/128"].config and plain["pretrain/128"].raw is None
+    assert "mix" not in nodes["pretrain/512"].config and nodes["pretrain/512"].raw is None
+    assert "mix" not in nodes["pretrain/128"].config["train"]
+    with pytest.raises(ValidationError, match="leaves no share"):
+        config(train={"mix": [{"path": "/a", "weight": 0.5}, {"path": "/b", "weight": 0.5}]})

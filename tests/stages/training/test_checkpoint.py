@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,17 +89,24 @@ def test_written_again_it_replaces_the_damaged_one(tmp_path):
     assert found is not None and found.state.step == 10
 
 
-def test_a_write_that_was_broken_off_is_not_seen_and_cleared_away(tmp_path, monkeypatch):
+def test_a_write_that_was_broken_off_is_not_seen_and_cleared_away(tmp_path):
     write(tmp_path, 5)
-    monkeypatch.setattr(checkpoint, "STATE", "no/such/folder/state.json")
-    with pytest.raises(OSError):
-        write(tmp_path, 10)
-    monkeypatch.undo()
+    shutil.copytree(write(tmp_path, 10), tmp_path / "tmp-step-00000010.one")
+    shutil.rmtree(tmp_path / "step-00000010")
+    (tmp_path / "tmp-step-00000010.one/state.json").unlink()
     assert len(list(tmp_path.iterdir())) == 2
     found = load_latest(LOCAL, str(tmp_path), pytest.fail)
     assert found is not None and found.state.step == 5
     write(tmp_path, 15, attempt="two")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000005", "step-00000015"]
+
+
+def test_what_could_not_be_written_takes_no_room(tmp_path, monkeypatch):
+    write(tmp_path, 5)
+    monkeypatch.setattr(checkpoint, "STATE", "no/such/folder/state.json")
+    with pytest.raises(OSError):
+        write(tmp_path, 10)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000005"]
 
 
 def test_object_stores_need_no_renaming(tmp_path):
@@ -137,3 +145,16 @@ def test_the_state_is_readable_without_us(tmp_path):
     content = json.loads((Path(write(tmp_path, 4)) / "state.json").read_text())
     assert content["state"]["step"] == 4
     assert set(content["files"]) == {"weights.safetensors", "optimiser.safetensors"}
+
+
+def test_the_best_is_kept_beside_the_newest(tmp_path):
+    for step, score in ((1, 5.0), (2, None), (3, 4.0), (4, 4.5), (5, None), (6, 4.0), (7, None)):
+        save(
+            LOCAL, str(tmp_path), "one", state(step, score=score), {"w": torch.ones(2)}, {},
+            keep=2, keep_best=True,
+        )  # fmt: skip
+    assert sorted(int(p.name[5:]) for p in tmp_path.iterdir()) == [6, 7]
+    save(LOCAL, str(tmp_path), "one", state(8), {}, {}, keep=1, keep_best=True)
+    assert sorted(int(p.name[5:]) for p in tmp_path.iterdir()) == [6, 8]
+    save(LOCAL, str(tmp_path), "one", state(9), {}, {}, keep=1)
+    assert [int(p.name[5:]) for p in tmp_path.iterdir()] == [9]

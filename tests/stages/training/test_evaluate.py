@@ -11,9 +11,11 @@ from pyarrow.fs import LocalFileSystem
 
 from model.bert import BertForPreTraining, init_weights
 from model.config import BertConfig
-from stages.training.evaluate import evaluate, unigram_log_probabilities
+from stages.training.evaluate import Plateau, evaluate, unigram_log_probabilities
+from stages.training.job import Validation
+from stages.training.loop import pretrain
 from stages.training.packing import pack
-from stages.training.row_groups import Limits, RowGroups
+from stages.training.row_groups import Limits, RowGroups, count_labels
 
 LOCAL = LocalFileSystem()
 LIMITS = Limits(64, 40)
@@ -109,3 +111,45 @@ def test_unigram_accuracy_names_the_commonest_label(model, shards):
     labels = np.concatenate([groups.get(n).mlm_labels for n in range(len(groups))])
     assert figures.all_labels.unigram_correct == (labels == 20).sum() > 0
     assert figures.all_labels.unigram_accuracy == pytest.approx((labels == 20).mean())
+
+
+def test_a_plateau_is_told_once_in_a_while():
+    """From the end of warm-up on: at the first evaluation on it, then at each fifth."""
+    plateau = Plateau(warmup_steps=100)
+    on, off = ({"mlm_loss_mask_tokens": x, "unigram_loss_mask_tokens": 6.0} for x in (5.96, 5.94))
+    told = [step for step in range(50, 700, 50) if plateau.message(step, on)]
+    assert told == [100, 350, 600]
+    assert plateau.message(700, off) is None
+    text = plateau.message(750, on)
+    assert text is not None and text.startswith("step 750: ")
+    assert "5.96 nats" in text and "baseline 6.00" in text and "train.learning_rate" in text
+    assert plateau.message(800, {"mlm_loss_mask_tokens": 6.0}) is None
+    assert plateau.message(900, on | {"mlm_loss_mask_tokens": 9.0}) is None
+
+
+def test_the_baseline_is_drawn_beside_the_curve(make_job, recorder, shards):
+    """Of counts of training labels, as `evaluate` has it at the end."""
+    job = make_job()
+    limits = Limits(job.model.vocab_size, 40)
+    counts = count_labels(job.filesystem, job.copies[0], limits)
+    validation = Validation(shards[:1], mask_token_id=4, max_rows=60, label_counts=counts)
+    train = {"steps": 4, "evaluate_every_steps": 2, "learning_rate": 1e-9}
+    hooks = recorder()
+    outcome = pretrain(make_job(train=train, validation=validation), hooks)
+    figures = evaluate(
+        outcome.model, job.filesystem, shards[:1], limits, mask_token_id=4, label_counts=counts,
+        max_rows=60,
+    )  # fmt: skip
+    for step in (2, 4):
+        seen = hooks.values[step]
+        assert seen["validation/unigram_loss_mask_tokens"] == pytest.approx(
+            figures.mask_tokens.unigram_loss, rel=1e-12
+        )
+        assert seen["validation/mlm_perplexity"] == pytest.approx(
+            math.exp(seen["validation/mlm_loss"])
+        )
+    assert outcome.figures["validation/unigram_loss"] == pytest.approx(
+        figures.all_labels.unigram_loss, rel=1e-12
+    )
+    # A rate of nearly nothing: after warm-up the model still guesses, and that is said once.
+    assert len(hooks.notices) == 1 and "nothing of their context" in hooks.notices[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from itertools import pairwise
+from fractions import Fraction
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from stages.training.bins import LengthBins
 from stages.training.examples import Examples, Ragged, concatenate, offsets_of
-from stages.training.loader import Loader
+from stages.training.loader import Loader, MixedSource
+from stages.training.packing import step_batch
 from stages.training.prefetch import prefetched
 from stages.training.row_groups import (
     DataError,
@@ -28,6 +31,7 @@ from stages.training.row_groups import (
     decode,
     read_index,
 )
+from tests.oracle.plain_loader import plain_mix, plain_stream
 
 LOCAL = LocalFileSystem()
 LIMITS = Limits(vocab_size=1 << 16, max_length=512)
@@ -265,3 +269,128 @@ def test_prefetching_is_bounded_and_its_thread_ends():
         time.sleep(0.2)
         assert len(made) <= 6
     assert threading.active_count() == before
+
+
+SIZES = (3, 1, 5, 2, 4)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> list[ShardFile]:
+    """Files of 1 to 3 row groups; row n of file f has the label 1000 f + n."""
+    folder = tmp_path_factory.mktemp("small")
+    return [
+        numbered(folder / f"{f}.parquet", range(1000 * f, 1000 * f + 7 + f), size)
+        for f, size in enumerate(SIZES)
+    ]
+
+
+def numbers_of(files: tuple[ShardFile, ...], small: list[ShardFile]) -> list[list[int]]:
+    """Labels of each row group of some of the small files."""
+    found = []
+    for file in files:
+        start = 1000 * small.index(file)
+        for size in file.row_groups:
+            found.append(list(range(start, start + size)))
+            start += size
+    return found
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=40)
+def test_batches_are_those_of_the_plain_twin(small, data):
+    chosen = st.lists(st.sampled_from(small), min_size=1, max_size=4, unique_by=lambda f: f.path)
+    copies = tuple(map(tuple, data.draw(st.lists(chosen, min_size=1, max_size=3))))
+    seed, size = data.draw(st.integers(0, 9)), data.draw(st.integers(1, 60))
+    labels = [numbers_of(files, small) for files in copies]
+    stream = plain_stream([[len(group) for group in groups] for groups in labels], seed)
+    rows = [labels[copy][group][row] for _, copy, group, row in islice(stream, 6 * size)]
+    reader = Loader(LOCAL, copies, seed, size, LIMITS)
+    for index in data.draw(st.permutations(range(6))):
+        expected = rows[index * size : (index + 1) * size]
+        assert rows_of(reader.batch(index)) == expected
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=15)
+def test_a_mix_holds_its_sources_in_exact_proportion_and_each_as_if_alone(small, data):
+    parts = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=4))
+    size = data.draw(st.integers(1, 40))
+    whole = sum(parts)
+    mix = [MixedSource(LOCAL, ((small[s],),), Fraction(p, whole)) for s, p in enumerate(parts)][1:]
+
+    def make() -> Loader:
+        return Loader(LOCAL, ((small[0],),), 3, size, LIMITS, mix=mix)
+
+    reader = make()
+    batches = [rows_of(reader.batch(index)) for index in range(2 * whole)]
+    index = data.draw(st.integers(0, 2 * whole - 1))
+    assert rows_of(make().batch(index)) == batches[index]
+    stream = [row for batch in batches for row in batch]
+    for source, part in enumerate(parts):
+        own = [row for row in stream if row // 1000 == source]
+        assert len(own) == 2 * part * size
+        rows = small[source].rows
+        for start in range(0, len(own) - rows + 1, rows):
+            assert sorted(own[start : start + rows]) == list(
+                range(1000 * source, 1000 * source + rows)
+            )
+    expected = plain_mix(parts, size)
+    assert [row // 1000 for row in batches[0]] == sorted(expected)
+    # The first source is read in the order that it has alone.
+    alone = [row for i in range(2 * whole) for row in rows_of(loader((small[0],), size).batch(i))]
+    own = [row for row in stream if row < 1000]
+    assert own == alone[: len(own)]
+
+
+def test_sources_of_one_size_have_orders_of_their_own(tmp_path):
+    files = [numbered(tmp_path / f"{n}.parquet", range(n, n + 50), 50) for n in (0, 1000)]
+    mix = [MixedSource(LOCAL, ((files[1],),), 0.5)]
+    batch = rows_of(Loader(LOCAL, ((files[0],),), 3, 100, LIMITS, mix=mix).batch(0))
+    assert sorted(batch[:50]) == list(range(50)) and batch[:50] != [r - 1000 for r in batch[50:]]
+
+
+def test_with_bins_each_batch_of_a_mix_is_of_one_source(small):
+    mix = [MixedSource(LOCAL, ((small[4],),), 0.25)]
+    reader = Loader(LOCAL, ((small[0],),), 3, 4, LIMITS, LengthBins(2, 16), mix=mix)
+    sources = [{row // 1000 for row in rows_of(reader.batch(index))} for index in range(40)]
+    assert sorted(map(min, sources)) == [0] * 30 + [4] * 10
+    assert all(len(found) == 1 for found in sources)
+
+
+def test_weights_that_leave_nothing(small):
+    mix = [MixedSource(LOCAL, ((small[n],),), 0.5) for n in (1, 2)]
+    with pytest.raises(ValueError, match="must leave a share"):
+        Loader(LOCAL, ((small[0],),), 3, 4, LIMITS, mix=mix)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+def test_any_number_of_workers_shares_out_the_same_global_batches(files, workers):
+    for index in (0, 3, 8):
+        expected = sorted(rows_of(loader(files, 20).batch(index)))
+        shares = [
+            step_batch(loader(files, 20).batch(index), rank, workers, 30, nsp=False)
+            for rank in range(workers)
+        ]
+        found = [n for s in shares for micro in s.micro_batches for n in micro.mlm_labels.tolist()]
+        assert sorted(found) == expected
+        assert {s.masked for s in shares} == {20}
+
+
+def test_a_pass_over_many_copies_holds_the_row_groups_of_one(tmp_path):
+    copies = tuple((numbered(tmp_path / f"{n}.parquet", range(12), 2),) for n in range(4))
+    reader = Loader(LOCAL, copies, 3, 12, LIMITS)
+    for index in range(9):
+        reader.batch(index)
+        kept = [len(groups._kept) for groups in reader._streams[0]._copies]
+        assert sum(map(bool, kept)) == 1 and max(kept) <= 3
+
+
+def test_documents_come_along_where_they_are_asked_for(tmp_path):
+    file = numbered(tmp_path / "a.parquet", range(30), 8)
+    table = pq.read_table(file.path)
+    hashes = pa.array([bytes([n] * 16) for n in range(30)], pa.binary(16))
+    pq.write_table(table.append_column("document", hashes), file.path, row_group_size=8)
+    batch = Loader(LOCAL, ((file,),), 3, 20, LIMITS, documents=True).batch(0)
+    assert batch.documents is not None
+    assert [document[0] for document in batch.documents] == rows_of(batch)
+    assert loader((file,), 20).batch(0).documents is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,10 +19,12 @@ from model.losses import mlm_loss_sum, nsp_loss_sum
 from stages.training.checkpoint import CheckpointMismatchError
 from stages.training.job import Validation
 from stages.training.loader import Loader
-from stages.training.loop import NonFiniteError, pretrain
+from stages.training.loop import pretrain
+from stages.training.nonfinite import NonFiniteError
 from stages.training.packing import pack
 from stages.training.row_groups import DataError, Limits
-from stages.training.weights import read_weights, weights_of, write_model
+from stages.training.tensor_files import read_tensors, write_tensors
+from stages.training.weights import weights_of, write_model
 
 ROOT = Path(__file__).parents[3]
 WITHOUT_DROPOUT = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
@@ -83,7 +86,51 @@ def test_a_resumed_run_equals_an_undisturbed_one_to_the_bit(make_job, recorder, 
         assert loss == undisturbed.losses()[step], step
     assert same_weights(whole.model, rest.model)
     assert rest.tokens_seen == whole.tokens_seen
-    assert [notice.split(":")[0] for notice in resumed.notices] == ["length bins"] * bool(bins)
+    said = [f"goes on from the checkpoint of step {rest.resumed_from}"]
+    assert [n.split(":")[0] for n in resumed.notices] == said + ["length bins"] * bool(bins)
+
+
+def test_two_phases_killed_in_the_second_equal_undisturbed_ones(make_job, recorder, tmp_path):
+    """The second phase has its own schedule and goes on with the moments of the first."""
+    first = pretrain(make_job(train={"steps": 12}, folder="first"), recorder())
+    (tmp_path / "phase").mkdir()
+    weights, _ = write_model(
+        first.model, first.model.config, LocalFileSystem(), f"{tmp_path}/phase"
+    )
+    moments = f"{tmp_path}/phase/optimiser.safetensors"
+    with Path(moments).open("wb") as stream:
+        write_tensors(stream, first.moments)
+    train = {"steps": 40, "checkpoint_every_steps": 7, "learning_rate": 1e-3}
+    second = {"train": train, "seed": 8, "init_from": weights, "init_moments": moments}
+
+    undisturbed, broken, resumed = recorder(), recorder(break_at=31), recorder()
+    whole = pretrain(make_job(**second, folder="whole"), undisturbed)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(make_job(**second), broken)
+    rest = pretrain(make_job(**second, attempt="second"), resumed)
+    assert rest.resumed_from == 28
+    assert resumed.losses() == {s: v for s, v in undisturbed.losses().items() if s > 28}
+    assert same_weights(whole.model, rest.model)
+
+    # AdamW's own count of steps goes on; without it the first steps would be corrected twice.
+    assert whole.moments["step/mlm.bias"] == 12 + 40
+    without = recorder()
+    pretrain(make_job(**{**second, "init_moments": None}, folder="without"), without)
+    assert without.losses()[1] == undisturbed.losses()[1]
+    assert without.losses()[2] != undisturbed.losses()[2]
+
+
+def test_a_machine_that_leaves_is_told_in_time(make_job, recorder):
+    class Leaving(recorder):
+        def should_save(self) -> bool:
+            return len(self.values) == 4
+
+    hooks = Leaving()
+    with pytest.raises(KeyboardInterrupt):
+        hooks._break_at = 9
+        pretrain(make_job(), hooks)
+    assert hooks.checkpoints == [5]
+    assert pretrain(make_job(train={"steps": 50}), recorder()).resumed_from == 5
 
 
 def test_dropout_is_part_of_what_is_resumed(make_job, recorder):
@@ -204,7 +251,7 @@ def test_starting_from_other_weights(make_job, recorder, tmp_path):
     path, _ = write_model(
         first.model, first.model.config, LocalFileSystem(), str(tmp_path / "final")
     )
-    written = read_weights(LocalFileSystem(), path)
+    written = read_tensors(LocalFileSystem(), path)
     assert all(torch.equal(written[n], w) for n, w in weights_of(first.model).items())
 
     second = make_job(train={"steps": 0}, folder="second", init_from=path)
@@ -235,18 +282,40 @@ def test_bf16_stays_close_to_float32(make_job, recorder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch_size", "bins"), [(16, None), (1, None), (16, 4)])
-def test_two_workers_give_the_curve_of_one(make_job, recorder, tmp_path, batch_size, bins):
+@pytest.mark.parametrize(
+    ("workers", "batch_size", "bins", "steps"),
+    [(2, 16, None, 100), (4, 16, None, 100), (2, 1, None, 50), (2, 16, 4, 50)],
+)
+def test_workers_give_the_curve_of_one(
+    make_job, recorder, tmp_path, workers, batch_size, bins, steps
+):
     """With one row a step, one of two ranks holds no example."""
-    changed = {"global_batch_size": batch_size, "length_bins": bins, "max_seq_length": 40}
-    train = {"steps": 50, "checkpoint_every_steps": 30, **changed}
+    changed = {
+        "steps": steps, "global_batch_size": batch_size, "length_bins": bins, "max_seq_length": 40,
+    }  # fmt: skip
+    train = {"checkpoint_every_steps": 30, **changed}
     alone = recorder()
     pretrain(make_job(train=train, model=WITHOUT_DROPOUT, folder="alone"), alone)
-    two = run_workers(tmp_path, 2, changed)
-    assert len(two["losses"]) == 50
+    together = run_workers(tmp_path, workers, changed)
+    assert len(together["losses"]) == steps
     for step, loss in alone.losses().items():
-        assert two["losses"][str(step)] == pytest.approx(loss, rel=1e-5), step
-    assert two["stopped"] is False
+        assert together["losses"][str(step)] == pytest.approx(loss, rel=1e-5), step
+    assert together["stopped"] is False
+
+
+@pytest.mark.slow
+def test_killed_while_a_checkpoint_is_written_it_resumes_to_the_bit(make_job, recorder, tmp_path):
+    train = {"steps": 40, "checkpoint_every_steps": 10}
+    undisturbed, resumed = recorder(), recorder()
+    whole = pretrain(make_job(train=train, folder="whole"), undisturbed)
+    killed = run_workers(tmp_path, 1, train, dropout=0.1, folder="parts", kill_at=30)
+    assert killed == {"killed": True}
+    left = sorted(path.name for path in (tmp_path / "parts").iterdir())
+    assert left == ["step-00000010", "step-00000020", "tmp-step-00000030.workers"]
+    rest = pretrain(make_job(train=train, folder="parts", attempt="second"), resumed)
+    assert rest.resumed_from == 20
+    assert resumed.losses() == {s: v for s, v in undisturbed.losses().items() if s > 20}
+    assert same_weights(whole.model, rest.model)
 
 
 @pytest.mark.slow
@@ -266,8 +335,12 @@ def run_workers(
     dropout: float = 0.0,
     stop_at: int = 0,
     folder: str = "two",
+    kill_at: int = 0,
 ) -> dict:
-    """Train on `root / "shards"` in processes of their own; rank 0's figures."""
+    """Train on `root / "shards"` in processes of their own; rank 0's figures.
+
+    `kill_at`: the process is killed (SIGKILL) while it writes the checkpoint of that step.
+    """
     out = root / "figures.json"
     rendezvous = root / "rendezvous"
     rendezvous.unlink(missing_ok=True)
@@ -275,6 +348,7 @@ def run_workers(
         "shards": str(root / "shards"), "checkpoints": str(root / folder),
         "rendezvous": str(rendezvous), "out": str(out), "workers": workers, "train": train,
         "dropout": dropout, "stop_at": stop_at,
+        "kill_at": kill_at,
     }  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     script = str(Path(__file__).with_name("worker.py"))
@@ -284,5 +358,8 @@ def run_workers(
         )
         for rank in range(workers)
     ]
-    assert [process.wait(timeout=100) for process in processes] == [0] * workers
+    codes = [process.wait(timeout=100) for process in processes]
+    if kill_at:
+        return {"killed": codes == [-signal.SIGKILL]}
+    assert codes == [0] * workers
     return json.loads(out.read_text())

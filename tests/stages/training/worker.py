@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from pyarrow.fs import LocalFileSystem
 
 from model.config import BertConfig
+from stages.training import checkpoint
 from stages.training.job import NoHooks, Rounding, TrainConfig, TrainJob
 from stages.training.loop import pretrain
 from stages.training.row_groups import read_index
@@ -32,7 +36,23 @@ class Losses(NoHooks):
         return self._steps == self._stop_at
 
 
+def die_while_writing(step: int) -> None:
+    """Make the process kill itself in the middle of the second file of a step's checkpoint."""
+    write = checkpoint.write_tensors
+
+    def deadly(stream: Any, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        if tensors.get("step/mlm.bias") == step:
+            stream.write(b"half a checkpoint")
+            stream.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(stream, tensors)
+
+    checkpoint.write_tensors = deadly  # type: ignore[assignment]
+
+
 def main(told: dict) -> None:
+    if told["kill_at"]:
+        die_while_writing(told["kill_at"])
     dist.init_process_group(
         "gloo",
         init_method=f"file://{told['rendezvous']}",
