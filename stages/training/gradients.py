@@ -20,11 +20,11 @@ _ALIGNMENT = 16
 
 
 class FlatGradients:
-    """Float32 gradients of `parameters`, and a few figures that travel with them.
+    """Gradients of `parameters`, and a few figures that travel with them.
 
     Args:
-        parameters: float32, on one device. Their `grad` becomes a view of the buffer, into which
-            backward passes add; nobody may set it to None.
+        parameters: of one type, on one device. Their `grad` becomes a view of the buffer, into
+            which backward passes add; nobody may set it to None.
         figures: how many scalars are summed over ranks along with the gradients.
     """
 
@@ -32,7 +32,8 @@ class FlatGradients:
         parameters = list(parameters)
         sizes = [-(-p.numel() // _ALIGNMENT) * _ALIGNMENT for p in parameters]
         total = sum(sizes)
-        self._buffer = torch.zeros(total + figures, device=parameters[0].device)
+        first = parameters[0]
+        self._buffer = torch.zeros(total + figures, dtype=first.dtype, device=first.device)
         self.gradients = self._buffer[:total]
         self.figures = self._buffer[total:]
         start = 0
