@@ -120,12 +120,16 @@ def memory(argument: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reader(argument: Mapping[str, Any]) -> dict[str, int]:
-    """A process that reads and packs a whole epoch ahead of nobody, as training does."""
+    """A process that reads and packs, as training does, as many rows as the most there are.
+
+    So all sizes make the same number of steps, and only what is stored differs.
+    """
     started = _peak()
     files = _index(files_of(Path(argument["folder"])))
     size, budget = argument["batch_size"], argument["micro_batch_tokens"]
     loader = _loader(files, size)
-    steps = range(loader.rows(0) // size)
+    epochs = max(argument["memory_megabytes"]) / argument["megabytes"]
+    steps = range(int(epochs * loader.rows(0)) // size)
 
     def prepared(step: int) -> StepBatch:
         return step_batch(loader.batch(step), 0, 1, budget, nsp=True)
@@ -139,15 +143,16 @@ def worker(argument: Mapping[str, Any]) -> dict[str, int]:
     """A process that trains a small model for some steps, with a checkpoint at the end."""
     started = _peak()
     files = _index(files_of(Path(argument["folder"])))
+    steps = argument.get("steps", STEPS)
     job = TrainJob(
         model=BertConfig(
             vocab_size=argument["entries"], hidden_size=128, num_layers=2, num_heads=2
         ),
         train=TrainConfig(
-            steps=STEPS,
+            steps=steps,
             global_batch_size=SMALL_BATCH,
             learning_rate=1e-3,
-            checkpoint_every_steps=STEPS,
+            checkpoint_every_steps=steps,
         ),
         rounding=Rounding(micro_batch_tokens=2048, threads=1),
         seed=SEED,

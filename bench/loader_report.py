@@ -44,7 +44,10 @@ def _speed(part: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str
 
 
 def _memory(part: list[Mapping[str, Any]]) -> Iterator[str]:
-    yield "Peak resident memory of a process that reads and packs an epoch, and of one that trains"
+    yield (
+        "Peak resident memory of a process that reads and packs (each as many rows as the largest "
+        "has), and of one that trains"
+    )
     rows = [
         (
             size(run["bytes"]),
@@ -58,7 +61,7 @@ def _memory(part: list[Mapping[str, Any]]) -> Iterator[str]:
         )
         for run in part
     ]
-    header = ("stored", "rows", "tokens", "with torch", "reads", "with torch", "trains")
+    header = ("stored", "rows", "tokens read", "with torch", "reads", "with torch", "trains")
     yield from table(header, rows)
     for who, words in (("reader", "reading"), ("worker", "training")):
         peaks = [run[who]["peak_bytes"] for run in part]
