@@ -2,8 +2,9 @@
 
 The local branch needs no pyarrow (its import alone takes longer than a `plan`), and makes every
 file appear whole: temporary name, then rename. What has to outlive a power cut is synced: a small
-file by itself, the parts of an artifact all together before its manifest. Elsewhere a file is one PUT; where even that can
-tear, readers check what they read (a manifest that is not whole JSON counts as none).
+file by itself, the parts of an artifact all together before its manifest. Elsewhere a file is one
+PUT; where even that can tear, readers check what they read (a manifest that is not whole JSON
+counts as none).
 
 Paths are strings with `/`, inside the filesystem.
 """

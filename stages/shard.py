@@ -98,6 +98,8 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
         "packed": size > PLAIN_BYTES,
     }
     documents = 0
+    # A large one that came last would keep all workers but one waiting.
+    missing.sort(key=lambda job: -job["split"]["bytes"])
     for record in run_jobs(context, "stages.shard_workers:Reader", arguments, missing):
         documents += record["documents"]
         context.progress.advance(record["stored_bytes"] / 1e6, documents=documents)
