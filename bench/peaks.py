@@ -32,14 +32,16 @@ class Peaks:
     def __init__(self, stage: Callable[[], str]) -> None:
         self._stage = stage
         self._seen: dict[tuple[int, str], Seen] = {}
+        self._workers: set[int] = set()
         self._last = ""
+        self._looking = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="peaks", daemon=True)
         self._thread.start()
 
     def close(self) -> dict[str, dict[str, int]]:
         """Stop looking; the largest peak of each kind of process in each stage, in bytes."""
-        self._look()
+        self.look()
         self._stop.set()
         self._thread.join()
         largest: dict[str, dict[str, int]] = defaultdict(dict)
@@ -50,6 +52,11 @@ class Peaks:
 
     def _run(self) -> None:
         while not self._stop.wait(EVERY_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Look now: at the end of a stage, too, or a short one would not be seen."""
+        with self._looking:
             self._look()
 
     def _look(self) -> None:
@@ -67,8 +74,10 @@ class Peaks:
                 continue
             seen = self._seen.setdefault((process.pid, stage), Seen(kind, 0))
             if kind == "worker":
+                self._workers.add(process.pid)
+            if process.pid in self._workers:
                 # Between two jobs a process of Ray waits under another name.
-                seen.kind = kind
+                seen.kind = "worker"
             seen.peak = max(seen.peak, peak)
 
 
