@@ -7,7 +7,7 @@ given, and Ray is started before the first stage, so that neither is in a stage'
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ def measure(job: Mapping[str, Any]) -> dict[str, Any]:
             from bench.peaks import Peaks
 
             peaks = Peaks(lambda: services.running)
+            services.look = peaks.look
         began = time.perf_counter()
         chosen = Selection(until=["mask/128"])
         outcome = run(graph, Store(config.store), services, selection=chosen)
@@ -89,9 +90,12 @@ class _Services(LocalServices):
     """Knows which node runs."""
 
     running = "before"
+    look: Callable[[], None] | None = None
 
     def event(self, node: str, event: NodeEvent, text: str, artifact: Artifact | None) -> None:
         """As ever, and remember the node."""
+        if self.look is not None:
+            self.look()
         if event == "started":
             self.running = node
         super().event(node, event, text, artifact)

@@ -150,7 +150,8 @@ class Lease:
             start=process_start(os.getpid()) or "",
             beat=time.time(),
         )
-        self._files.write(f"{self._folder}/{LEASE}", canonical_json(asdict(me)))
+        # Whoever held it is gone with the power.
+        self._files.write(f"{self._folder}/{LEASE}", canonical_json(asdict(me)), durable=False)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

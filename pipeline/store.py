@@ -116,7 +116,8 @@ class Store:
             "tracking_run_id": run_id,
             "started": time.time(),
         }
-        self.files.write(f"{path}/{ATTEMPT}", canonical_json(row))
+        # Lost in a power cut, the node is begun anew.
+        self.files.write(f"{path}/{ATTEMPT}", canonical_json(row), durable=False)
         self.files.remove(f"{path}/{FAILURE}")
         return ArtifactWriter(self.files, path, node, fingerprint, attempt, generation, run_id)
 

@@ -137,7 +137,7 @@ class ArtifactWriter:
         self.check_current()
         row = read_json(self.files.read(f"{self.path}/{ATTEMPT}")) or {}
         row["tracking_run_id"] = run_id
-        self.files.write(f"{self.path}/{ATTEMPT}", canonical_json(row))
+        self.files.write(f"{self.path}/{ATTEMPT}", canonical_json(row), durable=False)
 
     def check_current(self) -> None:
         """Raise `SupersededError` when another attempt has taken over."""
@@ -218,5 +218,6 @@ class ArtifactWriter:
 
     def _sidecar(self, value: Json, name: str) -> dict[str, Json]:
         data = canonical_json(value)
-        self.files.write(f"{self.data}/{name}", data)
+        # `commit` syncs all of the folder.
+        self.files.write(f"{self.data}/{name}", data, durable=False)
         return {"sidecar": name, "sha256": hashlib.sha256(data).hexdigest()}

@@ -441,9 +441,9 @@ class SpeedConfig(Group):
         "installed and equals tokenizers on a sample of each shard.",
     )
     workers: Literal["actors", "tasks"] = Field(
-        "actors",
-        description="What Ray runs data stages in: actors load a vocabulary once for many shards, "
-        "tasks once for each.",
+        "tasks",
+        description="What Ray runs data stages in: tasks, in processes that go on from stage to "
+        "stage, or actors, which start anew for each stage.",
     )
     prefetch_batches: Count = Field(4, description="Global batches read ahead in training.")
 

@@ -150,7 +150,7 @@ class Masker:
         # Before the part's own record: a part that exists has its label counts.
         used = np.flatnonzero(labels)
         table = pa.table({"id": used.astype(np.uint32), "count": labels[used]})
-        write_scratch(self._output, f"labels/{part_name(name, copy)}", table)
+        write_scratch(self._output, f"labels/{part_name(name, copy)}", table, durable=False)
         figures |= dict(total) | {
             "predicted": [predicted[i] for i in range(max(predicted, default=0) + 1)],
             "samples": samples,
@@ -203,10 +203,23 @@ def _label_counts(output: ArtifactWriter, names: list[str]) -> pa.Table:
     """How often each id is a label, over all parts: the unigram baseline of a split."""
     tables = []
     for name in names:
-        with open_scratch(output, f"labels/{name}") as source:
-            tables.append(pq.read_table(source))
+        try:
+            with open_scratch(output, f"labels/{name}") as source:
+                tables.append(pq.read_table(source))
+        # Gone or torn in a power cut; the part itself is whole.
+        except (OSError, pa.ArrowInvalid):
+            tables.append(_labels_of(output, name))
     summed = pa.concat_tables(tables).group_by("id").aggregate([("count", "sum")])
     return summed.rename_columns({"count_sum": "count"}).select(["id", "count"]).sort_by("id")
+
+
+def _labels_of(output: ArtifactWriter, name: str) -> pa.Table:
+    """How often each id is a label, from a part that is there."""
+    with output.fs.open_input_file(f"{output.data}/{name}") as source:
+        column = pq.read_table(source, columns=["mlm_labels"])["mlm_labels"]
+    counts = np.bincount(whole(column).flatten().to_numpy())
+    used = np.flatnonzero(counts)
+    return pa.table({"id": used.astype(np.uint32), "count": counts[used]})
 
 
 def _result(parts: Mapping[str, Mapping[str, Any]], config: MaskConfig) -> Result:

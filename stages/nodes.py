@@ -123,6 +123,9 @@ def lost_nodes(before: Set[str], error: BaseException) -> int:
     from ray import exceptions
 
     known = isinstance(error, exceptions.ActorDiedError | exceptions.OutOfMemoryError)
+    if len(before) < 2:
+        # The one that this process is on.
+        return 0
     deadline = time.monotonic() + (SETTLE_SECONDS if known else LOST_NODE_SECONDS)
     while not (lost := before - alive_nodes()) and time.monotonic() < deadline:
         time.sleep(0.2)

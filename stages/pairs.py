@@ -26,7 +26,7 @@ from stages.text.full_sentences import SentencePlan, full_sentences
 from stages.text.pairing import NoPairsError, PairPlan, Sentences, make_pairs
 from stages.text.parity import Wanted, choose_engine, sample
 from stages.text.random import Stream
-from stages.text.rows import gather, id_dtype
+from stages.text.rows import gather, id_dtype, looked_up
 from stages.text.tokenizer_files import vocabulary_digest
 from stages.text.wordpiece import Encoded, joined
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
@@ -182,7 +182,7 @@ class PairMaker:
             lengths=np.diff(encoded.sentence_offsets),
             documents=encoded.document_offsets,
             origins=documents.dictionary_encode().indices.to_numpy().astype(np.int64),
-            word_starts=(~self._tokenizer.is_continuation).take(encoded.ids),
+            word_starts=looked_up(~self._tokenizer.is_continuation, encoded.ids),
         )
         stream = Stream(self._seed, "pairs", name, copy)
         config = self._config

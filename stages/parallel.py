@@ -6,14 +6,18 @@ is to say of it. Which worker takes a job, and in what order jobs end, changes n
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
+import secrets
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pipeline.stage import Context, StageError
+from stages.memory import give_back
 from stages.nodes import alive_nodes, lost_nodes, say_if_busy, worker_deaths
 
 Record = dict[str, Any]
@@ -69,11 +73,32 @@ class _Call:
             return json.dumps({"job": job, "traceback": traceback.format_exc()})
 
 
-def _call_once(
-    batch: dict[str, Any], worker: str, arguments: Mapping[str, Any]
+@dataclass
+class _Kept:
+    """What a process keeps from one task to the next: the worker of the jobs that it does now."""
+
+    jobs: str = ""
+    call: _Call | None = None
+
+
+_kept = _Kept()
+
+
+def _call_kept(
+    batch: dict[str, Any], jobs: str, worker: str, arguments: Mapping[str, Any]
 ) -> dict[str, list[Any]]:
-    """What Ray Data runs as a task: a worker of its own for each job."""
-    return _Call(worker, arguments)(batch)
+    """What Ray Data runs as a task. Ray gives tasks to processes that are there already.
+
+    Args:
+        jobs: names the call of `run_jobs`: each has workers of its own, made once a process.
+    """
+    if _kept.call is None or _kept.jobs != jobs:
+        # First the old one goes, with all that it keeps.
+        _kept.call = None
+        gc.collect()
+        give_back()
+        _kept.call, _kept.jobs = _Call(worker, arguments), jobs
+    return _kept.call(batch)
 
 
 def run_jobs(
@@ -154,12 +179,12 @@ def _rows(
         [{"number": n, "job": json.dumps(job)} for n, job in jobs.items()],
         override_num_blocks=len(jobs),
     )
-    made_of = {"worker": worker, "arguments": dict(arguments)}
+    made_of: dict[str, Any] = {"worker": worker, "arguments": dict(arguments)}
     size = max(1, min(int(context.granted.cpus), len(jobs)))
-    if context.node.settings.get("speed", {}).get("workers") == "tasks":
+    if context.node.settings.get("speed", {}).get("workers") != "actors":
         dataset = items.map_batches(
-            _call_once,
-            fn_kwargs=made_of,
+            _call_kept,
+            fn_kwargs={"jobs": secrets.token_hex(8), **made_of},
             batch_size=1,
             compute=ray.data.TaskPoolStrategy(size=size),
             num_cpus=1,

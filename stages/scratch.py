@@ -1,4 +1,8 @@
-"""Intermediate files of a stage: they outlive a kill, and go when its artifact is committed."""
+"""Intermediate files of a stage: they outlive a kill, and go when its artifact is committed.
+
+Those that are not `durable` need not outlive a power cut: it may leave them torn, shorter than they
+were, or gone. Who reads them then looks at their sizes.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +17,38 @@ import pyarrow.parquet as pq
 from pipeline.store import ArtifactWriter
 
 
-def write_scratch(output: ArtifactWriter, name: str, table: pa.Table, **options: Any) -> None:
+def write_scratch(
+    output: ArtifactWriter, name: str, table: pa.Table, *, durable: bool = True
+) -> None:
     """Write a small table whole, or not at all, into the stage's work folder."""
     sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd", **options)
-    output.files.write(f"{output.work}/{name}", sink.getvalue())
+    pq.write_table(table, sink, compression="zstd")
+    output.files.write(f"{output.work}/{name}", sink.getvalue(), durable=durable)
 
 
-def write_scratch_buffer(output: ArtifactWriter, name: str, data: pa.Buffer) -> None:
+def write_scratch_buffer(
+    output: ArtifactWriter, name: str, data: pa.Buffer, *, durable: bool = True
+) -> None:
     """Write a file whole, or not at all, into the stage's work folder."""
     # No copy: the files of a store take whatever holds bytes.
-    output.files.write(f"{output.work}/{name}", memoryview(data))  # type: ignore[arg-type]
+    view: Any = memoryview(data)
+    output.files.write(f"{output.work}/{name}", view, durable=durable)
 
 
-def write_scratch_json(output: ArtifactWriter, name: str, value: Any) -> None:
+def write_scratch_json(
+    output: ArtifactWriter, name: str, value: Any, *, durable: bool = True
+) -> None:
     """Write a small JSON value whole, or not at all."""
-    output.files.write(f"{output.work}/{name}", json.dumps(value).encode())
+    output.files.write(f"{output.work}/{name}", json.dumps(value).encode(), durable=durable)
 
 
 def read_scratch_json(output: ArtifactWriter, name: str) -> Any:
-    """What `write_scratch_json` wrote; None when it is not there."""
+    """What `write_scratch_json` wrote; None when it is not there, or torn by a power cut."""
     data = output.files.read(f"{output.work}/{name}")
-    return None if data is None else json.loads(data)
+    try:
+        return None if data is None else json.loads(data)
+    except ValueError:
+        return None
 
 
 def scratch_names(output: ArtifactWriter, folder: str) -> set[str]:

@@ -25,6 +25,7 @@ from stages.scratch import (
     read_scratch_json,
     remove_scratch,
     scratch_names,
+    scratch_sizes,
     write_scratch_json,
 )
 from stages.shard_report import shard_result
@@ -85,7 +86,7 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
     elif listing.skipped:
         first = ", ".join(f"{s.path} ({s.reason})" for s in listing.skipped[:3])
         context.progress.note(f"{len(listing.skipped)} files are not read: {first}")
-    done = scratch_names(context.output, "read")
+    done = _read_before(context.output)
     missing = [job for job in jobs if f"{job['number']:05d}.json" not in done]
     size, left = sum(s.bytes for s in work), sum(job["split"]["bytes"] for job in missing)
     context.progress.start(size / 1e6, "MB read", done=(size - left) / 1e6)
@@ -97,6 +98,8 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
         "packed": size > PLAIN_BYTES,
     }
     documents = 0
+    # A large one that came last would keep all workers but one waiting.
+    missing.sort(key=lambda job: -job["split"]["bytes"])
     for record in run_jobs(context, "stages.shard_workers:Reader", arguments, missing):
         documents += record["documents"]
         context.progress.advance(record["stored_bytes"] / 1e6, documents=documents)
@@ -106,6 +109,22 @@ def _reading_jobs(context: Context, config: CorpusConfig) -> list[Record]:
         remove_scratch(context.output, (f"read/{job['number']:05d}.json" for job in missing))
         raise StageError("the corpus changed while it was read: run again, and it is read anew")
     return jobs
+
+
+def _read_before(output: ArtifactWriter) -> set[str]:
+    """Records of the splits that need not be read again: after a power cut, pieces may be gone."""
+    sizes = scratch_sizes(output, "pieces")
+    # Made from pieces that were whole, and these are removed then.
+    regrouped = bool(scratch_names(output, "regrouped"))
+    done = set()
+    for name in scratch_names(output, "read"):
+        record = read_scratch_json(output, f"read/{name}")
+        if record is None:
+            continue
+        there = sum(sizes.get(piece, 0) for piece in record["pieces"])
+        if regrouped or there == record["counts"].get("bytes_pieces", 0):
+            done.add(name)
+    return done
 
 
 def _tally(context: Context, jobs: list[Record]) -> Tally:
@@ -165,7 +184,8 @@ def _cuts(
         "train": plans["train"].cuts(config.shard_bytes, config.shards),
         "validation": plans["validation"].cuts(config.shard_bytes),
     }
-    write_scratch_json(output, "cuts.json", cuts)
+    # Else they follow from the pieces once more.
+    write_scratch_json(output, "cuts.json", cuts, durable=layout.regrouped)
     return cuts
 
 

@@ -75,7 +75,8 @@ class Reader:
         self._bands.clear()
         try:
             self._read(number, split, tally)
-            write_scratch_json(self._output, f"read/{number:05d}.json", tally.to_json())
+            record = f"read/{number:05d}.json"
+            write_scratch_json(self._output, record, tally.to_json(), durable=False)
         except RemoteFailure as error:
             raise JobFailed(str(error)) from None
         except OSError as error:
@@ -174,7 +175,7 @@ class Reader:
         merged = merge_rows([table], self._config.deduplicate)
         del table
         data = write_piece(merged.rows, self._packed)
-        write_scratch_buffer(self._output, f"pieces/{name}", data)
+        write_scratch_buffer(self._output, f"pieces/{name}", data, durable=False)
         if self._bands:
             write_bands(self._output, name, self._bands)
             self._bands.clear()

@@ -270,6 +270,9 @@ def regroup(context: Context, pieces: Sequence[str], deduplicate: bool) -> tuple
         for name, own in members.items()
         if f"{name}.json" not in done
     ]
+    if not done:
+        # From now on pieces are removed: those that are left have to be there after a power cut.
+        output.files.sync(output.work)
     context.progress.start(len(members), "groups", done=len(members) - len(jobs))
     for name in members.keys() - {job["group"] for job in jobs}:
         _remove_pieces(output, members[name])

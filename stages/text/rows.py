@@ -13,6 +13,7 @@ from stages.text.pairing import PairPlan
 
 Int64s = NDArray[np.int64]
 
+BLOCK_IDS = 1 << 16
 BLOCK_ROWS = 4096
 """Rows gathered at a time, so that the working memory does not grow with the shard."""
 
@@ -20,6 +21,19 @@ BLOCK_ROWS = 4096
 def id_dtype(vocabulary_size: int) -> np.dtype[Any]:
     """The smallest unsigned type, 16 or 32 bits, that holds every id."""
     return np.dtype(np.uint16 if vocabulary_size <= 2**16 else np.uint32)
+
+
+def looked_up(table: NDArray[Any], ids: NDArray[np.integer[Any]]) -> NDArray[Any]:
+    """`table[ids]`, [T], for ids inside of the table, a block at a time.
+
+    NumPy makes 64-bit indices of all ids at once: eight times a table of flags, fetched anew.
+    """
+    found = np.empty(len(ids), table.dtype)
+    for low in range(0, len(ids), BLOCK_IDS):
+        block = slice(low, low + BLOCK_IDS)
+        # "clip": with "raise" NumPy would copy the result once more.
+        table.take(ids[block], out=found[block], mode="clip")
+    return found
 
 
 def gather(

@@ -123,6 +123,8 @@ def test_both_nodes_work_and_the_results_are_those_of_one_machine(
             *(sys.executable, "-m", "pipeline", "run", *SMALL, f"corpus.paths=['{corpus}']"),
             *("--until", "pretrain", f"cluster.address={by_hand.address}"),
             *("cluster.train_workers=2", "tracking.enabled=false"),
+            # A process that waits for its next task has another title.
+            "speed.workers=actors",
         ],
         cwd=tmp_path,
         env=by_hand.environment,

@@ -94,9 +94,9 @@ def test_line(line: Line, clozeline: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_tasks_make_the_bytes_of_actors(line: Line, clozeline: Run, tmp_path: Path) -> None:
-    clozeline("run", "--until", "mask", f"store={tmp_path}/tasks", "speed.workers=tasks")
-    made, calm = digests(tmp_path / "tasks"), digests(line.store)
+def test_actors_make_the_bytes_of_tasks(line: Line, clozeline: Run, tmp_path: Path) -> None:
+    clozeline("run", "--until", "mask", f"store={tmp_path}/actors", "speed.workers=actors")
+    made, calm = digests(tmp_path / "actors"), digests(line.store)
     assert made == {node: calm[node] for node in made} and "mask/64" in made
 
 

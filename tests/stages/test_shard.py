@@ -128,6 +128,27 @@ def test_many_pieces_are_regrouped_to_the_same_shards(
     assert result.counts["duplicate"] == result.counts["in"] - len(TEXTS) > 0
 
 
+@pytest.mark.parametrize("torn", ["pieces", "read", "cuts"])
+def test_what_a_power_cut_tore_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+    files: Path,
+    tmp_path: Path,
+    calm: dict[str, str],
+    torn: str,
+) -> None:
+    corpus = {"paths": [str(files)], **CORPUS}
+    with pytest.raises(Interrupted):
+        run_shard(monkeypatch, tmp_path, corpus, Jobs(kill_after=2))
+    hurt = [p for p in tmp_path.glob("**/data.making/work/**/*") if torn in str(p) and p.is_file()]
+    assert hurt
+    for path in hurt:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    jobs = Jobs()
+    _, output = run_shard(monkeypatch, tmp_path, corpus, jobs)
+    assert digests(output) == calm
+    assert any("split" in job for job in jobs.done) == (torn != "cuts")
+
+
 def test_nothing_is_lost(monkeypatch: pytest.MonkeyPatch, files: Path, tmp_path: Path) -> None:
     short = write_jsonl(tmp_path / "more/short.jsonl", ["Too short.", "", "Also."])
     corpus = {"paths": [str(files), str(short)], **CORPUS}
