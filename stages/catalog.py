@@ -116,7 +116,7 @@ _TRAINING_ROWS = (
 )
 PRETRAIN = Stage(
     name="pretrain",
-    version=1,
+    version=2,
     run="stages.pretrain:run",
     modules=(
         "stages.pretrain",
