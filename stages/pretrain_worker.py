@@ -111,7 +111,7 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     ranks = ray.train.get_context()
     rank = ranks.get_world_rank()
     try:
-        outcome = _train_here(plan, sender, rank, ranks.get_local_rank())
+        outcome = train_here(plan, sender, rank, ranks.get_local_rank())
     except (
         NonFiniteError, CheckpointMismatchError, CheckpointWriteError, RestoreError, DataError,
     ) as error:  # fmt: skip
@@ -126,7 +126,12 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     return outcome if rank == 0 else None
 
 
-def _train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[str, Any]:
+def train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[str, Any]:
+    """Train in this process as rank `rank`; rank 0 of a run that ends writes the artifact.
+
+    Returns:
+        Whether it was stopped, and the last step.
+    """
     from stages.training.job import Rounding, TrainConfig, TrainJob, Validation
     from stages.training.loader import MixedSource
     from stages.training.loop import pretrain
@@ -279,7 +284,8 @@ def _machine_is_leaving() -> bool:
         from ray.train.v2._internal.execution.context import get_train_context
 
         return get_train_context().preemption_context.preemption_info is not None
-    except (ImportError, AttributeError):  # A release without it.
+    except (ImportError, AttributeError, RuntimeError):
+        # A release without it, or training outside of Ray Train.
         return False
 
 

@@ -18,10 +18,11 @@ import torch
 from bench.serial import Chain, config_of, overrides
 from pipeline.stage import Node, RawInput, StageError, UserError
 from pipeline.store import Artifact, Store
-from stages import pretrain
 from stages.catalog import CATALOG
 from stages.config import MixedConfig
 from stages.mix import list_mix, open_mix, open_mixed
+from stages.pretrain_worker import Plan, train_here
+from stages.text.tokenizer_files import vocabulary_digest
 from stages.training.row_groups import Limits, count_labels, read_index
 from stages.training_rows import check_rows, drawn_masks, indexed_copies, label_counts
 from stages.vocabulary_files import load_tokenizer
@@ -100,7 +101,7 @@ def train(
     store = made[2]
     settings = json.loads(json.dumps(node.settings))
     settings["train"]["log_every_steps"] = 1
-    plan = pretrain.Plan(
+    plan = Plan(
         config=node.config,
         settings=settings,
         rows=artifact(store, node.inputs.get("mask") or node.inputs["pairs"]),
@@ -108,6 +109,7 @@ def train(
         heldout=artifact(store, "mask/128-heldout"),
         vocab=artifact(store, "vocab"),
         before=None,
+        initial=None,
         output=Store(str(folder)).begin(node.name, FINGERPRINT, "test"),
         fingerprint=FINGERPRINT,
         attempt="test",
@@ -116,7 +118,7 @@ def train(
     )
     heard = Quiet()
     torch.set_num_threads(1)
-    outcome = pretrain._train_here(plan, heard, 0, 0)  # type: ignore[arg-type]
+    outcome = train_here(plan, heard, 0, 0)  # type: ignore[arg-type]
     assert outcome["step"] == 3
     return heard.losses
 
@@ -165,7 +167,7 @@ def test_what_cannot_be_mixed_in(made) -> None:
 
 
 def test_mixed_rows_are_of_this_vocabulary_and_task(made) -> None:
-    digest = pretrain._vocabulary_digest(artifact(made[2], "vocab"))
+    digest = vocabulary_digest(load_tokenizer(artifact(made[2], "vocab")))
     rows = artifact(made[2], "mask/128")
     check_rows(rows, digest, "next_sentence")
     check_rows(rows, digest, None)
