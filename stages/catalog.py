@@ -14,10 +14,11 @@ from typing import Any
 
 from pipeline.config import RunConfig
 from pipeline.stage import Json, Node, RawInput, Resources, Stage
-from stages.config import Config, MixedConfig, PhaseConfig
+from stages.config import Config
 from stages.corpus_config import INHERITED, CorpusConfig
 from stages.plugins import plugin_source
 from stages.summary import summary_lines
+from stages.train_config import MixedConfig, PhaseConfig
 
 
 def _text(*names: str) -> tuple[str, ...]:

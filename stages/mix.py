@@ -11,7 +11,7 @@ from pipeline.artifact import FORMAT, MANIFEST, read_json
 from pipeline.files import open_files
 from pipeline.stage import Json, RawInput, StageError, UserError
 from pipeline.store import Artifact
-from stages.config import MixedConfig
+from stages.train_config import MixedConfig
 
 
 def open_mixed(path: str) -> Artifact:

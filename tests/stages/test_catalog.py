@@ -32,6 +32,7 @@ CARRIERS = {
     "stages.raw",
     "stages.remote",
     "stages.scratch",
+    "stages.train_config",
     "stages.text",
     "stages.training",
     "model",

@@ -19,10 +19,10 @@ from bench.serial import Chain, config_of, overrides
 from pipeline.stage import Node, RawInput, StageError, UserError
 from pipeline.store import Artifact, Store
 from stages.catalog import CATALOG
-from stages.config import MixedConfig
 from stages.mix import list_mix, open_mix, open_mixed
 from stages.pretrain_worker import Plan, train_here
 from stages.text.tokenizer_files import vocabulary_digest
+from stages.train_config import MixedConfig
 from stages.training.row_groups import Limits, count_labels, read_index
 from stages.training_rows import check_rows, drawn_masks, indexed_copies, label_counts
 from stages.vocabulary_files import load_tokenizer
