@@ -36,7 +36,7 @@ def tsv_records(path: str, compression: str, options: ReadOptions) -> Iterator[R
 
     A line with as many fields as the header is a row as it stands and quotes in it are text, but
     for fields that are quoted as a whole, and for a last field whose quote is closed in a later
-    line before any tab.
+    line, before any tab or with fewer rows than other lines on the way.
     """
     source = _Lines(path, compression, options)
     reader = csv.reader(source, delimiter="\t", strict=True)
@@ -188,10 +188,16 @@ def _next_tabbed(source: _Lines, reader: Iterator[list[str]], width: int) -> lis
         row = next(reader)
     except csv.Error:
         row = []
-    if len(row) == width and not (complete and "\t" in row[-1]):
+    if len(row) == width and not (complete and "\t" in row[-1] and _are_rows(source, width)):
         return row
     source.give_back(1)
     return [_unquoted(field) for field in fields]
+
+
+def _are_rows(source: _Lines, width: int) -> bool:
+    """Whether at least half of the lines behind this row's first would be rows by themselves."""
+    tabs = [line.count("\t") for _, line in source.taken[1:] if line is not None]
+    return 2 * tabs.count(width - 1) >= len(tabs)
 
 
 def _is_open(field: str) -> bool:

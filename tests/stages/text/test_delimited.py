@@ -148,6 +148,18 @@ def test_tsv_with_and_without_quotes(tmp_path: Path) -> None:
     assert batch.rejects == {"malformed_csv": 1}
 
 
+def test_a_long_quoted_text_with_tabs_in_it(tmp_path: Path) -> None:
+    """The quotes are meant where most lines in them are no rows; else each line is one."""
+    path = tmp_path / "a.tsv"
+    code = "A program:\n\n\tfor x in y:\n\t\tz\n\nends here."
+    path.write_text(written([["id", "text"], ["1", code], ["2", "next"]], "\t"))
+    assert read_all(path)[0] == [code, "next"]
+    path.write_text('id\ttext\n1\t"Open\n2\tsecond\n3\tthird\nbroken\n4\tclosed"\n5\tlast\n')
+    texts, batch = read_all(path)
+    assert texts == ['"Open', "second", "third", 'closed"', "last"]
+    assert batch.rejects == {"malformed_csv": 1}
+
+
 def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
     (found,) = csv_records(str(tmp_path / "gone.csv"), "", ReadOptions())
     assert isinstance(found, Reject)
