@@ -31,6 +31,9 @@ UNPACKED_LIMIT = 8
 SMALL_GROUP_BYTES = 16_000_000
 """Of a row group that is read as dictionaries the reader holds all: several times its size."""
 
+_BROKEN = (OSError, pa.ArrowException, UnicodeDecodeError)
+"""What pyarrow raises where a file is damaged; the last of names of columns."""
+
 
 def parquet_records(path: str, compression: str, options: ReadOptions) -> Iterator[Record | Reject]:
     """Rows of a Parquet file, batch by batch. A compressed file is unpacked in memory first.
@@ -41,6 +44,8 @@ def parquet_records(path: str, compression: str, options: ReadOptions) -> Iterat
     names = [n for n in (options.text_field, options.id_field, options.source_field) if n]
     try:
         with _parquet_file(_source(path, compression, options), names) as file:
+            if file.metadata.num_rows != sum(g.num_rows for g in _groups(file.metadata)):
+                raise pa.ArrowInvalid("its row groups do not have as many rows as it says")
             if _find(file.schema_arrow, options.text_field) is None:
                 yield from _missing(file.schema_arrow, row, file.metadata.num_rows, options)
                 return
@@ -53,14 +58,14 @@ def parquet_records(path: str, compression: str, options: ReadOptions) -> Iterat
                     for batch in file.iter_batches(rows, row_groups=[group], columns=found):
                         yield from _rows(batch, row, options)
                         row += batch.num_rows
-                except (OSError, pa.ArrowException) as error:
+                except _BROKEN as error:
                     # What is wrong with a row group costs no other one.
                     reason = "unreadable" if row == 0 else "damaged"
                     yield Reject(reason, f"rows {row} to {end - 1}", str(error))
                 row = end
     except DamagedFile as damage:
         yield Reject(damage.reason, "", str(damage))
-    except (OSError, pa.ArrowException) as error:
+    except _BROKEN as error:
         yield Reject("unreadable" if row == 0 else "damaged", f"row {row}", str(error))
 
 
@@ -74,13 +79,15 @@ def arrow_records(path: str, compression: str, options: ReadOptions) -> Iterator
         with _source(path, compression, options) as source:
             for batch in _arrow_batches(source):
                 if _find(batch.schema, options.text_field) is None:
+                    # A damaged length could be that of years.
+                    batch.validate()
                     yield from _missing(batch.schema, row, batch.num_rows, options)
                 else:
                     yield from _slices(batch, row, options)
                 row += batch.num_rows
     except DamagedFile as damage:
         yield Reject(damage.reason, "", str(damage))
-    except (OSError, pa.ArrowException) as error:
+    except _BROKEN as error:
         yield Reject("unreadable" if row == 0 else "damaged", f"row {row}", str(error))
 
 
@@ -148,7 +155,16 @@ def _rows_a_batch(file: pq.ParquetFile, options: ReadOptions) -> int:
 
 def _slices(batch: pa.RecordBatch, row: int, options: ReadOptions) -> Iterator[Record | Reject]:
     """The rows of a batch of any size, without a second copy of it in memory."""
-    dense = batch.nbytes / max(batch.num_rows, 1)
+    try:
+        text = _column(batch, options.text_field)
+        text.validate()
+        if len(text) != batch.num_rows:
+            raise pa.ArrowInvalid(f"{len(text)} values in {batch.num_rows} rows")
+    except pa.ArrowException as error:
+        yield Reject("damaged", f"batch at row {row}", f"column {options.text_field!r}: {error}")
+        return
+    # `nbytes` would believe the other columns.
+    dense = batch.get_total_buffer_size() / max(batch.num_rows, 1)
     step = max(1, min(65_536, int(options.batch_bytes / max(dense, 1.0))))
     for start in range(0, batch.num_rows, step):
         yield from _rows(batch.slice(start, step), row + start, options)
@@ -166,7 +182,13 @@ def _missing(
 
 
 def _rows(batch: pa.RecordBatch, row: int, options: ReadOptions) -> Iterator[Record | Reject]:
-    text = _column(batch, options.text_field)
+    try:
+        text = _column(batch, options.text_field)
+        check(text)
+    except pa.ArrowException as error:
+        where = f"rows {row} to {row + batch.num_rows - 1}"
+        yield Reject("damaged", where, f"column {options.text_field!r}: {error}")
+        return
     kind = text.type.value_type if pa.types.is_dictionary(text.type) else text.type
     if not _is_text(kind):
         for i in range(len(text)):
@@ -189,7 +211,11 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
     """Values of an id or source column; None where there is none that can be one."""
     if not name or _find(batch.schema, name) is None:
         return [None] * batch.num_rows
-    column = _column(batch, name)
+    try:
+        column = _column(batch, name)
+        check(column)
+    except pa.ArrowException:
+        return [None] * batch.num_rows
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_nested(kind):
         return [None] * batch.num_rows
@@ -200,6 +226,37 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
             for v in _bytes(column)
         ]
     return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def check(column: pa.Array) -> None:
+    """Look whether all that a column refers to is there.
+
+    Readers believe what a file says: reading a value of a damaged one would end the process.
+
+    Raises:
+        pa.ArrowInvalid: it is not.
+    """
+    column.validate()
+    if pa.types.is_dictionary(column.type):
+        check(column.dictionary)
+        column.indices.validate(full=True)
+        known = column.indices.drop_null()
+        if len(known) and not 0 <= pc.min(known).as_py() <= pc.max(known).as_py() < len(
+            column.dictionary
+        ):
+            raise pa.ArrowInvalid("values of a dictionary that are not in it")
+    elif _is_text(column.type):
+        # Whether it is UTF-8 is asked later, record by record.
+        column.view(_AS_BYTES.get(column.type, column.type)).validate(full=True)
+    else:
+        column.validate(full=True)
+
+
+_AS_BYTES = {
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+}
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:
@@ -231,6 +288,8 @@ def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
     assert names is not None
     # By position: of two columns of one name the first is meant.
     column = batch.column(batch.schema.names.index(names[0]))
+    if names[1:]:
+        column.validate()
     return pc.struct_field(column, names[1:]) if names[1:] else column
 
 

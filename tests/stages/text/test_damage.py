@@ -12,6 +12,7 @@ import random
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -210,6 +211,86 @@ def test_a_page_of_parquet_and_a_stream_of_arrow(tmp_path: Path) -> None:
     texts, batch = read_all(path)
     assert texts == table["text"].to_pylist()[:20]
     assert batch.rejects == {"damaged": 1}
+
+
+def arrow_file(*columns: pa.Array) -> bytes:
+    """Each column is a batch."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, pa.schema([("text", columns[0].type)])) as batches:
+        for column in columns:
+            batches.write_batch(pa.record_batch([column], ["text"]))
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
+def test_offsets_that_lead_elsewhere(tmp_path: Path, kind: pa.DataType) -> None:
+    """Arrow believes them: to read the value would end the process."""
+    whole = pa.array(["One.", "Two.", "Three."], kind)
+    width = "int64" if kind == pa.large_string() else "int32"
+    path = tmp_path / "a.arrow"
+    for wrong in ([0, 8, 4, 14], [0, 4, 2**30, 14]):
+        offsets = pa.py_buffer(np.array(wrong, width).tobytes())
+        broken = pa.Array.from_buffers(kind, 3, [None, offsets, whole.buffers()[2]])
+        path.write_bytes(arrow_file(whole, broken, whole))
+        texts, batch = read_all(path)
+        assert texts == ["One.", "Two.", "Three."] * 2
+        assert batch.rejects == {"damaged": 1}
+        assert batch.examples[0].where == "rows 3 to 5"
+        assert batch.documents["id"].to_pylist()[3:] == ["row 6", "row 7", "row 8"]
+
+
+def test_values_of_a_dictionary_that_are_not_in_it(tmp_path: Path) -> None:
+    words = pa.array(["One.", "Two."])
+    path = tmp_path / "a.arrow"
+    for wrong in (2, -1):
+        index = pa.array([0, wrong, None], pa.int32())
+        column = pa.DictionaryArray.from_arrays(index, words, safe=False)
+        path.write_bytes(arrow_file(column))
+        assert read_all(path)[1].rejects == {"damaged": 1}
+    path.write_bytes(arrow_file(pa.DictionaryArray.from_arrays(pa.array([1, None]), words)))
+    texts, batch = read_all(path)
+    assert (texts, batch.rejects) == (["Two."], {"missing_field": 1})
+
+
+def test_damaged_ids_cost_no_text(tmp_path: Path) -> None:
+    offsets = pa.py_buffer(np.array([0, 8, 4], np.int32).tobytes())
+    broken = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"12345678")])
+    table = pa.record_batch([pa.array(["One.", "Two."]), broken], ["text", "id"])
+    path = tmp_path / "a.arrow"
+    with pa.ipc.new_stream(str(path), table.schema) as batches:
+        batches.write_batch(table)
+    texts, batch = read_all(path)
+    assert (texts, batch.rejects) == (["One.", "Two."], {})
+    assert batch.documents["id"].to_pylist() == ["row 0", "row 1"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "file", "stream"])
+def test_any_bit_of_a_columnar_file(tmp_path: Path, kind: str) -> None:
+    """Whatever a file says of its columns: no crash, and no more records than it could hold."""
+    generator = random.Random(kind)
+    nested = pa.StructArray.from_arrays([pa.array(TEXTS)], ["text"])
+    columns = {"text": pa.array(TEXTS), "id": [str(i) for i in range(40)], "article": nested}
+    # Parquet has no views.
+    types = [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+    types += [] if kind == "parquet" else [pa.string_view()]
+    for trial in range(120):
+        columns["text"] = pa.array(TEXTS, types[trial % len(types)])
+        sink, table = pa.BufferOutputStream(), pa.table(columns)
+        if kind == "parquet":
+            pq.write_table(table, sink, row_group_size=20, compression="none")
+        else:
+            new = pa.ipc.new_file if kind == "file" else pa.ipc.new_stream
+            with new(sink, table.schema) as batches:
+                batches.write_table(table, 20)
+        data = bytearray(sink.getvalue().to_pybytes())
+        for _ in range(1 + trial % 4):
+            data[generator.randrange(len(data))] ^= 1 << generator.randrange(8)
+        path = tmp_path / "a"
+        path.write_bytes(data)
+        reader = FORMATS["parquet" if kind == "parquet" else "arrow"]
+        for field in ("text", "article.text", "none"):
+            records = list(reader(str(path), "", ReadOptions(text_field=field)))
+            assert len(records) <= 2 * len(TEXTS)
 
 
 def with_values(format: str) -> bytes:
