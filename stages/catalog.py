@@ -59,7 +59,7 @@ SHARD = Stage(
         *_text("line_rules", "measures", "repetition", "segments"),
         *_text("near_duplicates", "minhash", "random"),
         *_text("buffers", "cleaning", "characters", "composing", "runs", "white_space"),
-        *_text("unwrapping", "sentences", "icu", "plain_lines"),
+        *_text("unwrapping", "stretches", "sentences", "icu", "plain_lines"),
         *_text("abbreviations", "splitters"),
         *_text("cutting", "sharding", "cuts", "pieces", "sizes"),
     ),

@@ -97,7 +97,11 @@ class Reader:
         began = time.perf_counter()
         for batch in read(split, options):
             tally.seconds["read"] += time.perf_counter() - began
-            table = self._rows(batch, split, tally)
+            documents = self._clean(batch, split.format, tally)
+            # Of a long document the raw text is not held while it is cut.
+            del batch
+            table = self._rows(documents, split, tally)
+            del documents
             if table.num_rows:
                 held.append(table)
             held_bytes += table["text"].nbytes
@@ -108,17 +112,10 @@ class Reader:
         if held:
             self._write(number, held, tally)
 
-    def _rows(self, batch: Batch, split: Split, tally: Tally) -> pa.Table:
+    def _rows(self, documents: pa.RecordBatch, split: Split, tally: Tally) -> pa.Table:
         config = self._config
-        tally.counts["in"] += batch.records
-        tally.counts["bytes_in"] += batch.bytes
-        tally.encodings.update(batch.encodings)
-        tally.reject(batch.rejects)
-        tally.quarantine([dataclasses.asdict(e) for e in batch.examples])
         clock = Clock(tally.seconds)
         lines = split.format == "sentences"
-        documents = self._clean(batch.documents, split.format, tally)
-        clock.lap("clean")
         origin = document_hash(documents["text"])
         share = split.sample
         if share < 1:
@@ -151,8 +148,14 @@ class Reader:
         clock.lap("hash")
         return rows
 
-    def _clean(self, documents: pa.RecordBatch, format: str, tally: Tally) -> pa.RecordBatch:
+    def _clean(self, batch: Batch, format: str, tally: Tally) -> pa.RecordBatch:
         """What is left of the documents; those that are dropped are counted."""
+        tally.counts["in"] += batch.records
+        tally.counts["bytes_in"] += batch.bytes
+        tally.encodings.update(batch.encodings)
+        tally.reject(batch.rejects)
+        tally.quarantine([dataclasses.asdict(e) for e in batch.examples])
+        clock, documents = Clock(tally.seconds), batch.documents
         try:
             prepared = prepare_documents(documents["text"], preparing_options(self._config, format))
         except (MissingLibraryError, UnknownLanguageError) as error:
@@ -165,6 +168,7 @@ class Reader:
         )
         # The raw texts are large: they are not filtered too.
         left = documents.select(["source", "id"]).filter(prepared.keep)
+        clock.lap("clean")
         return left.append_column(documents.schema.field("text"), prepared.texts)
 
     def _write(self, split: int, tables: list[pa.Table], tally: Tally) -> None:

@@ -12,6 +12,7 @@ lines and at most two newlines in a row, and no white space at either end.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 from stages.text.buffers import Bytes, Offsets, text_array, text_buffer
 from stages.text.characters import multi_bytes, single_bytes
 from stages.text.composing import compose
+from stages.text.stretches import LONG_BYTES, stretches
 from stages.text.white_space import layout
 
 BLOCK_BYTES = 800_000
@@ -83,7 +85,9 @@ def clean(texts: pa.Array, options: CleaningOptions | None = None) -> Cleaned:
     text_buffer(texts[:0])  # refuses other columns, empty ones too
     counts: Counter[str] = Counter(dict.fromkeys(COUNTED, 0))
     cleaned = [_clean_block(block, options, counts) for block in _blocks(texts)]
-    return Cleaned(pa.concat_arrays(cleaned or [texts.cast(pa.string())]), dict(counts))
+    # A column of one long text is not copied.
+    column = cleaned[0] if len(cleaned) == 1 else pa.concat_arrays(cleaned or [texts[:0]])
+    return Cleaned(column, dict(counts))
 
 
 def _blocks(texts: pa.Array) -> Iterator[pa.Array]:
@@ -101,6 +105,45 @@ def _clean_block(texts: pa.Array, options: CleaningOptions, counts: Counter[str]
     source, offsets = text_buffer(texts)
     if not len(source):
         return text_array(source, offsets)
+    if len(texts) == 1 and len(source) > LONG_BYTES:
+        data = _clean_long(source, options, counts)
+        return text_array(data, np.array([0, len(data)]))
+    return text_array(*_clean_bytes(source, offsets, options, counts))
+
+
+def _clean_long(source: Bytes, options: CleaningOptions, counts: Counter[str]) -> Bytes:
+    """A long text, stretch by stretch. It grows where it is, so that it is there once."""
+    joined = bytearray()
+    own: Counter[str] = Counter()
+    wait = b""
+    for start, end, after in stretches(source):
+        data = _clean_one(source[start:end], options, own)
+        if len(data):
+            joined += wait if joined else b""
+            joined += data.data
+            wait = b""
+        blank = source[end:after].tobytes()
+        # A line of megabytes ends here: what looks at one line is to hold no more.
+        wait += b"\n" if blank == b" " else _between(blank, options, own)
+    counts.update(own | {"nfc_documents": min(own["nfc_documents"], 1)})
+    return np.frombuffer(joined, np.uint8)
+
+
+def _clean_one(text: Bytes, options: CleaningOptions, counts: Counter[str]) -> Bytes:
+    return _clean_bytes(text, np.array([0, len(text)]), options, counts)[0]
+
+
+def _between(blank: bytes, options: CleaningOptions, counts: Counter[str]) -> bytes:
+    """White space between two stretches, as it is cleaned between two words."""
+    # A line end where a stretch was cut stays one.
+    options = dataclasses.replace(options, unwrap=False)
+    words = np.frombuffer(b"x" + blank + b"x", np.uint8)
+    return _clean_one(words, options, counts).tobytes()[1:-1]
+
+
+def _clean_bytes(
+    source: Bytes, offsets: Offsets, options: CleaningOptions, counts: Counter[str]
+) -> tuple[Bytes, Offsets]:
     ascii_only = int(source.max()) < 0x80
     data = source.copy()
     deleted = single_bytes(data, offsets, options.line_breaks, counts)
@@ -110,8 +153,7 @@ def _clean_block(texts: pa.Array, options: CleaningOptions, counts: Counter[str]
         data, offsets = _delete(data, offsets)
     if options.nfc and not ascii_only:
         data, offsets = compose(data, offsets, counts)
-    data, offsets = layout(data, offsets, options.unwrap, options.white_space, counts)
-    return text_array(data, offsets)
+    return layout(data, offsets, options.unwrap, options.white_space, counts)
 
 
 def _delete(data: Bytes, offsets: Offsets) -> tuple[Bytes, Offsets]:

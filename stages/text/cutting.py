@@ -55,7 +55,8 @@ def cut_documents(texts: pa.Array, sentence_ends: pa.ListArray, max_bytes: int) 
         return pa.RecordBatch.from_arrays([rows, part, texts, sentence_ends], schema=PARTS_SCHEMA)
     row: list[int] = []
     part_number: list[int] = []
-    pieces: list[bytes] = []
+    # Views: the texts may be most of what memory holds.
+    pieces: list[memoryview] = []
     piece_ends: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
     is_large = set(large.tolist())
     for i in range(len(texts)):
@@ -64,13 +65,13 @@ def cut_documents(texts: pa.Array, sentence_ends: pa.ListArray, max_bytes: int) 
         if i not in is_large:
             row.append(i)
             part_number.append(0)
-            pieces.append(text.tobytes())
+            pieces.append(text.data)
             piece_ends.append(inner)
             continue
         for number, (start, stop, part_ends) in enumerate(_parts(text, inner, max_bytes)):
             row.append(i)
             part_number.append(number)
-            pieces.append(text[start:stop].tobytes())
+            pieces.append(text[start:stop].data)
             piece_ends.append(np.asarray(part_ends, np.int64) - start)
     lengths = np.array([len(e) for e in piece_ends])
     list_offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)

@@ -93,6 +93,13 @@ FORMATS: Mapping[str, Callable[[str, str, ReadOptions], Iterator[Record | Reject
 }
 """A format is a function from (path, compression, options) to records and rejects."""
 
+LARGEST: Mapping[str, int] = {"text": 256_000_000, "mediawiki": 16_000_000}
+"""Bytes of the largest record of a format: what fits into a worker of 1.5 GiB. A wiki lets no page
+have more than 2 MB; its markup takes twenty times that while it is read."""
+
+LARGEST_OTHER = 64_000_000
+"""The same for formats whose parsers hold a record several times, four bytes a character."""
+
 ENCODED = frozenset(FORMATS) - {"parquet", "arrow", "mediawiki"}
 """Formats whose text is in an encoding that the file does not tell."""
 
@@ -143,6 +150,8 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
         LookupError: Python does not know `options.encoding`.
     """
     options = options or ReadOptions()
+    largest = min(options.max_record_bytes, LARGEST.get(split.format, LARGEST_OTHER))
+    options = dataclasses.replace(options, max_record_bytes=largest)
     gathered = _Gathered()
     for file in split.files:
         # A name that is not UTF-8 cannot stand in a column of strings as it is.
@@ -161,6 +170,8 @@ def read(split: Split, options: ReadOptions | None = None) -> Iterator[Batch]:
                 gathered.add(source, record)
             else:
                 gathered.reject(source, record)
+            # A record may be all that memory holds: it is there once while it is worked on.
+            del record
             if gathered.size >= options.batch_bytes:
                 yield gathered.batch()
                 gathered = _Gathered()
@@ -251,6 +262,7 @@ class _Gathered:
         ]
         documents = pa.RecordBatch.from_arrays(columns, schema=DOCUMENT_SCHEMA)
         size = sum(len(self.texts[i]) for i in good)
+        self.texts.clear()
         return Batch(
             documents, dict(self.rejects), tuple(self.examples), size, dict(self.encodings)
         )

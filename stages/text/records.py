@@ -27,7 +27,8 @@ class ReadOptions:
         encoding: of text formats; a byte order mark wins over it. "detect": by the content of
             each file.
         batch_bytes: text a batch aims at.
-        max_record_bytes: longer records are not read, but counted as too_large.
+        max_record_bytes: longer records are not read, but counted as too_large; `readers.LARGEST`
+            says how long they may be at most.
         start: the first byte to read of a file of lines, where a record begins (of a dump, any).
         end: the byte after the last one to read; None: to the end.
     """
@@ -92,14 +93,19 @@ def text_records(path: str, compression: str, options: ReadOptions) -> Iterator[
     """The whole file is one document. Of a damaged file it is what could be read."""
     pieces = text_pieces(path, compression, options)
     text, damage = whole(pieces, options.max_record_bytes)
+    found: list[Record | Reject] = []
     if text is None:
         reject = too_large("", options)
         hint = ": if it holds several documents, set corpus.format to how they are set apart"
-        yield reject._replace(detail=reject.detail + hint)
+        found.append(reject._replace(detail=reject.detail + hint))
     elif text or not damage:
-        yield Record("", text)
+        found.append(Record("", text))
     if damage:
-        yield Reject(damage.reason, "", str(damage))
+        found.append(Reject(damage.reason, "", str(damage)))
+    del text
+    while found:
+        # Not held here while it is worked on.
+        yield found.pop(0)
 
 
 def sentence_records(
@@ -163,7 +169,9 @@ def json_records(path: str, compression: str, options: ReadOptions) -> Iterator[
             if line is None:
                 yield too_large(options.line(number), options)
             elif line.strip():
-                yield _json_record(line, options.line(number), options)
+                found = [_json_record(line, options.line(number), options)]
+                del line
+                yield found.pop()
     except DamagedFile as damage:
         yield Reject(damage.reason, "", str(damage))
 

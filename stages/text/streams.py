@@ -250,17 +250,16 @@ def to_utf8(
 
 def whole(pieces: Iterable[bytes], max_bytes: int) -> tuple[bytes | None, DamagedFile | None]:
     """All pieces as one (None where they exceed `max_bytes`), and what stopped them if anything."""
-    held: list[bytes] = []
-    size = 0
+    # It grows where it is: pieces and what is joined of them would be all of it twice.
+    held = io.BytesIO()
     try:
         for piece in pieces:
-            size += len(piece)
-            if size > max_bytes:
+            if held.tell() + len(piece) > max_bytes:
                 return None, None
-            held.append(piece)
+            held.write(piece)
     except DamagedFile as error:
-        return b"".join(held), error
-    return b"".join(held), None
+        return held.getvalue(), error
+    return held.getvalue(), None
 
 
 def lines(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
@@ -271,20 +270,35 @@ def lines(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
     Raises:
         DamagedFile: as `pieces` raises, after the lines before.
     """
-    held: list[bytes] = []
+    held = io.BytesIO()
     size = 0
     for piece in pieces:
         *ended, rest = piece.split(b"\n")
         for line in ended:
             size += len(line)
-            # Of a line that is too long already the bytes were not kept, only counted.
-            if held:
-                line = b"".join([*held, line])
-            yield None if size > max_bytes else line
-            held, size = [], 0
+            if size > max_bytes:
+                # What came of it before is not kept, only counted.
+                held = io.BytesIO()
+                yield None
+            elif held.tell():
+                held.write(line)
+                yield _taken(held)
+            else:
+                yield line
+            size = 0
         size += len(rest)
-        held = [*held, rest] if size <= max_bytes else []
+        if size > max_bytes:
+            held = io.BytesIO()
+        else:
+            held.write(rest)
     if size > max_bytes:
         yield None
     elif size:
-        yield b"".join(held)
+        yield _taken(held)
+
+
+def _taken(held: io.BytesIO) -> bytes:
+    """What is held, which is then held no more: it may be most of what memory holds."""
+    content = held.getvalue()
+    held.__init__()  # type: ignore[misc]
+    return content

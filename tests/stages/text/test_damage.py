@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bench import formats
+from stages.text import readers
 from stages.text.find_files import list_files
 from stages.text.readers import FORMATS, read
 from stages.text.records import ReadOptions, Record, Reject
@@ -362,6 +364,38 @@ def test_wrong_encoding(tmp_path: Path, format: str, encoding: str) -> None:
     assert detected.rejects == {}
     assert len(found) == (1 if format == "text" else len(TEXTS))
     assert all("„so sauer“" in text for text in found)
+
+
+@pytest.mark.parametrize("format", ["text", "jsonl"])
+def test_a_long_record_is_held_a_few_times(tmp_path: Path, format: str) -> None:
+    """While a batch is worked on, its text is there once; while it is read, three times."""
+    path, size = tmp_path / "a", 20_000_000
+    text = "A sentence. " * (size // 12)
+    path.write_text(text if format == "text" else json.dumps({"text": text}))
+    (split,) = splits(list_files([str(path)], format=format), target_bytes=size)
+    tracemalloc.start()
+    try:
+        for batch in read(split):
+            assert batch.bytes == len(text)
+            now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Arrow's own memory is not seen here: that is where the text is.
+    assert now < size / 10
+    assert peak < 3.2 * size
+
+
+def test_the_largest_record_of_each_format(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(readers, "LARGEST", {"text": 5000, "mediawiki": 1000})
+    monkeypatch.setattr(readers, "LARGEST_OTHER", 2000)
+    path = tmp_path / "a"
+    for format in FORMATS:
+        limit = readers.LARGEST.get(format, readers.LARGEST_OTHER)
+        for size in (limit // 2, 2 * limit):
+            path.write_bytes(formats.stored(format, ["word " * (size // 5)]))
+            texts, batch = read_all(path, format=format)
+            assert len(texts) == (size < limit)
+            assert batch.rejects == ({} if size < limit else {"too_large": 1})
 
 
 def test_ids_and_details_of_megabytes_are_not_kept(tmp_path: Path) -> None:
