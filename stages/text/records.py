@@ -164,8 +164,11 @@ def _blocks(
 def json_records(path: str, compression: str, options: ReadOptions) -> Iterator[Record | Reject]:
     """JSON lines: an object a line. A bad line costs itself; blank lines are no records."""
     pieces = text_pieces(path, compression, options)
+    number = 0
     try:
-        for number, line in enumerate(lines(pieces, options.max_record_bytes), start=1):
+        # `enumerate` would hold the line after its record is made.
+        for line in lines(pieces, options.max_record_bytes):
+            number += 1
             if line is None:
                 yield too_large(options.line(number), options)
             elif line.strip():

@@ -33,7 +33,7 @@ def stretches(text: Bytes) -> Iterator[tuple[int, int, int]]:
         white space, or nothing.
     """
     start, size = 0, len(text)
-    data = memoryview(text)
+    data = text.data
     while size - start > LONG_BYTES:
         # A run of white space of any length costs no more than itself.
         limit = start + LONG_BYTES

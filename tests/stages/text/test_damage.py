@@ -370,6 +370,8 @@ def test_wrong_encoding(tmp_path: Path, format: str, encoding: str) -> None:
 def test_a_long_record_is_held_a_few_times(tmp_path: Path, format: str) -> None:
     """While a batch is worked on, its text is there once; while it is read, three times."""
     path, size = tmp_path / "a", 20_000_000
+    path.write_bytes(stored(format))
+    read_all(path, format=format)  # imports what is imported late
     text = "A sentence. " * (size // 12)
     path.write_text(text if format == "text" else json.dumps({"text": text}))
     (split,) = splits(list_files([str(path)], format=format), target_bytes=size)
@@ -382,7 +384,7 @@ def test_a_long_record_is_held_a_few_times(tmp_path: Path, format: str) -> None:
         tracemalloc.stop()
     # Arrow's own memory is not seen here: that is where the text is.
     assert now < size / 10
-    assert peak < 3.2 * size
+    assert peak < (2.1 if format == "text" else 3.1) * size
 
 
 def test_the_largest_record_of_each_format(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
