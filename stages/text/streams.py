@@ -300,5 +300,6 @@ def lines(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
 def _taken(held: io.BytesIO) -> bytes:
     """What is held, which is then held no more: it may be most of what memory holds."""
     content = held.getvalue()
-    held.__init__()  # type: ignore[misc]
+    held.seek(0)
+    held.truncate()
     return content
