@@ -42,7 +42,7 @@ _TOKENS = (
 
 SHARD = Stage(
     name="shard",
-    version=1,
+    version=2,
     run="stages.shard:run",
     modules=(
         "stages.near_duplicates",
