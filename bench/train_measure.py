@@ -1,0 +1,214 @@
+"""Measures in this process: sides in turn, medians; and the peak memory of one side alone."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from bench.rounds import alternate
+from bench.train_examples import load, random
+from bench.train_flops import model_flops, peak
+from bench.train_settings import LADDER, RUNGS, Shape, TrainSettings
+from bench.train_sides import Ours, Side, Switches, Theirs, rows_of
+from model.config import SIZES, BertConfig
+from stages.training.examples import Examples
+
+OURS, THEIRS = "clozeline", "transformers"
+ENTRIES = 30_522
+RANDOM_ROWS = 4096
+WARM_UP, WARM_UP_CUDA = 2, 10
+"""Steps. On CUDA kernels are loaded and chosen in them, and compiled anew for new lengths."""
+
+
+def compare(settings: TrainSettings, part: str) -> dict[str, Any]:
+    """Ours beside transformers in the shape of `part`."""
+    shape, device = settings.shape(part), _device(settings)
+    config, examples = _data(settings, shape, settings.dropout)
+    switches = Switches(precision=settings.precision)
+    sides: dict[str, Side] = {OURS: _ours(config, examples, shape, switches, device)}
+    if settings.peers:
+        sides[THEIRS] = _theirs(config, examples, shape, settings, device)
+    figures = _rounds(sides, config, examples, shape, settings.rounds, device)
+    return figures | {"shape": asdict(shape), "dropout": settings.dropout}
+
+
+def memory(settings: TrainSettings, part: str, side: str) -> dict[str, Any]:
+    """Peak memory of one side alone: of this process on CPU, allocated by torch on CUDA."""
+    shape, device = settings.shape(part), _device(settings)
+    config, examples = _data(settings, shape, settings.dropout)
+    switches = Switches(precision=settings.precision)
+    made = (
+        _ours(config, examples, shape, switches, device)
+        if side == OURS
+        else _theirs(config, examples, shape, settings, device)
+    )
+    made.steps(range(3))
+    return {"bytes": _peak_memory(device)}
+
+
+def ladder(settings: TrainSettings) -> dict[str, Any]:
+    """On a GPU: ours with each switch on and off, and transformers, in each shape of `LADDER`.
+
+    Attention dropout is 0 on both sides, which varlen needs; hidden dropout is as asked. Each rung
+    runs in turn with the first; one that does not fit or cannot be compiled says why.
+    """
+    device, found = _device(settings), []
+    for usual in LADDER:
+        shape = settings.sized(usual)
+        config, examples = _data(settings, shape, 0.0)
+        rungs = dict(RUNGS) | ({THEIRS: None} if settings.peers else {})
+        rows = {}
+        for name, switches in rungs.items():
+            rows[name] = _rung(config, examples, shape, switches, settings, device)
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+        found.append({"shape": asdict(shape), "rungs": rows})
+    return {"shapes": found}
+
+
+def _rung(
+    config: BertConfig,
+    examples: Examples,
+    shape: Shape,
+    switches: Switches | None,
+    settings: TrainSettings,
+    device: torch.device,
+) -> dict[str, Any]:
+    try:
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        side: Side = (
+            _theirs(config, examples, shape, settings, device)
+            if switches is None
+            else _ours(config, examples, shape, switches, device)
+        )
+        side.steps(range(WARM_UP))
+        used = _peak_memory(device)
+        sides = {"this": side, "all": _ours(config, examples, shape, Switches(), device)}
+        figures = _rounds(sides, config, examples, shape, settings.rounds, device)
+    except (RuntimeError, ValueError) as error:  # Of memory too.
+        return {"left_out": (str(error).splitlines() or [repr(error)])[0][:200]}
+    return {
+        "tokens_per_second": figures["tokens_per_second"]["this"],
+        "share_of_all": figures["tokens_per_second"]["this"] / figures["tokens_per_second"]["all"],
+        "tflops_per_second": figures["tflops_per_second"]["this"],
+        "mfu": figures["mfu"]["this"] if "mfu" in figures else None,
+        "memory_bytes": used,
+    }
+
+
+def _rounds(
+    sides: Mapping[str, Side],
+    config: BertConfig,
+    examples: Examples,
+    shape: Shape,
+    rounds: int,
+    device: torch.device,
+) -> dict[str, Any]:
+    """All sides make the same steps in each round, after the same steps of warm-up."""
+    first = WARM_UP if device.type == "cpu" else WARM_UP_CUDA
+    losses = {name: side.steps(range(first)) for name, side in sides.items()}
+    place = dict.fromkeys(sides, first)
+
+    def turn(name: str) -> Callable[[], None]:
+        def call() -> None:
+            sides[name].steps(range(place[name], place[name] + shape.steps))
+            place[name] += shape.steps
+            if device.type == "cuda":
+                # Launched is not done.
+                torch.cuda.synchronize(device)
+
+        return call
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    times = alternate({name: turn(name) for name in sides}, rounds)
+    starts = range(first, first + rounds * shape.steps, shape.steps)
+    tokens = [
+        sum(rows_of(examples, step, shape.rows).tokens for step in range(s, s + shape.steps))
+        for s in starts
+    ]
+
+    def rates(seconds: list[float]) -> float:
+        return median(n / s for n, s in zip(tokens, seconds, strict=True))
+
+    speeds = {name: rates(t.clock) for name, t in times.items()}
+    on_cpu = {name: rates(t.cpu) for name, t in times.items()}
+    flops = model_flops(config, examples) / examples.tokens
+    figures: dict[str, Any] = {
+        "rounds": rounds,
+        "tokens_per_second": speeds,
+        "tokens_per_cpu_second": on_cpu,
+        "seconds": {name: t.clock for name, t in times.items()},
+        "cpu_seconds": {name: t.cpu for name, t in times.items()},
+        "tokens": tokens,
+        "padding_share": 1.0
+        - sum(tokens) / (len(tokens) * shape.steps * shape.rows * shape.length),
+        "first_losses": {name: float(values[0]) for name, values in losses.items()},
+        "tflops_per_second": {name: 1e-12 * flops * speed for name, speed in speeds.items()},
+    }
+    if OURS in times and THEIRS in times:
+        pairs = zip(times[OURS].clock, times[THEIRS].clock, strict=True)
+        figures["times_as_fast"] = speeds[OURS] / speeds[THEIRS]
+        figures["times_as_fast_by_round"] = [theirs / ours for ours, theirs in pairs]
+        figures["times_as_fast_on_cpu"] = on_cpu[OURS] / on_cpu[THEIRS]
+    most = peak(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    if most:
+        figures["mfu"] = {name: flops * speed / most for name, speed in speeds.items()}
+    return figures
+
+
+def _data(
+    settings: TrainSettings, shape: Shape, attention_dropout: float
+) -> tuple[BertConfig, Examples]:
+    entries = settings.entries or ENTRIES
+    if settings.examples:
+        examples, entries = load(Path(settings.examples), shape.length, settings.entries)
+    else:
+        examples = random(RANDOM_ROWS, shape.length, entries, seed=1, full=settings.full)
+    config = BertConfig(
+        vocab_size=entries,
+        hidden_dropout=settings.dropout,
+        attention_dropout=attention_dropout,
+        **SIZES[shape.size],
+    )
+    return config, examples
+
+
+def _ours(
+    config: BertConfig, examples: Examples, shape: Shape, switches: Switches, device: torch.device
+) -> Ours:
+    budget = shape.rows * shape.length
+    return Ours(config, examples, shape.rows, device, switches, budget)
+
+
+def _theirs(
+    config: BertConfig,
+    examples: Examples,
+    shape: Shape,
+    settings: TrainSettings,
+    device: torch.device,
+) -> Theirs:
+    return Theirs(config, examples, shape.rows, shape.length, device, settings.precision)
+
+
+def _device(settings: TrainSettings) -> torch.device:
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    return torch.device(settings.device)
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_rss if sys.platform == "darwin" else 1024 * peak_rss
