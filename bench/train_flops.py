@@ -19,7 +19,7 @@ PEAKS = {
     "3090": 71e12,
     "A6000": 155e12,
 }
-"""Operations a second in dense bfloat16, of the makers' data sheets, by a part of the device's name;
+"""Operations a second in dense bfloat16, from data sheets, by a part of the device's name;
 the longest that fits counts."""
 
 

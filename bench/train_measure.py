@@ -6,7 +6,7 @@ import gc
 import resource
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,8 +16,8 @@ import torch
 from bench.rounds import alternate
 from bench.train_examples import load, random
 from bench.train_flops import model_flops, peak
-from bench.train_settings import LADDER, RUNGS, Shape, TrainSettings
-from bench.train_sides import Ours, Side, Switches, Theirs, rows_of
+from bench.train_settings import LADDER, RUNGS, Shape, Switches, TrainSettings
+from bench.train_sides import Ours, Side, Theirs, rows_of
 from model.config import SIZES, BertConfig
 from stages.training.examples import Examples
 
@@ -141,6 +141,7 @@ def _rounds(
     def rates(seconds: list[float]) -> float:
         return median(n / s for n, s in zip(tokens, seconds, strict=True))
 
+    padded = len(tokens) * shape.steps * shape.rows * shape.length
     speeds = {name: rates(t.clock) for name, t in times.items()}
     on_cpu = {name: rates(t.cpu) for name, t in times.items()}
     flops = model_flops(config, examples) / examples.tokens
@@ -151,8 +152,7 @@ def _rounds(
         "seconds": {name: t.clock for name, t in times.items()},
         "cpu_seconds": {name: t.cpu for name, t in times.items()},
         "tokens": tokens,
-        "padding_share": 1.0
-        - sum(tokens) / (len(tokens) * shape.steps * shape.rows * shape.length),
+        "padding_share": 1.0 - sum(tokens) / padded,
         "first_losses": {name: float(values[0]) for name, values in losses.items()},
         "tflops_per_second": {name: 1e-12 * flops * speed for name, speed in speeds.items()},
     }
@@ -175,12 +175,8 @@ def _data(
         examples, entries = load(Path(settings.examples), shape.length, settings.entries)
     else:
         examples = random(RANDOM_ROWS, shape.length, entries, seed=1, full=settings.full)
-    config = BertConfig(
-        vocab_size=entries,
-        hidden_dropout=settings.dropout,
-        attention_dropout=attention_dropout,
-        **SIZES[shape.size],
-    )
+    config = BertConfig(vocab_size=entries, **SIZES[shape.size])  # type: ignore[arg-type]
+    config = replace(config, hidden_dropout=settings.dropout, attention_dropout=attention_dropout)
     return config, examples
 
 
