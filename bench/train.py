@@ -92,7 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--examples", metavar="FILE", help="Parquet file of masked rows (random ones)")
     add("--entries", type=int, metavar="N", help="of the vocabulary, where the file has no size")
-    add("--rows", type=int, metavar="N", help="of a step (64 for mini, 16 for base on CPUs)")
+    add("--rows", type=int, metavar="N", help="of a step (64 on CPUs)")
     add("--steps", type=int, metavar="N", help="of a round")
     add("--precision", choices=("bf16", "float32"), default="bf16", help="of both sides (bf16)")
     add("--dropout", type=float, default=0.1, help="of both sides (0.1)")

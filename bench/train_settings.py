@@ -48,7 +48,7 @@ class Shape:
     steps: int
 
 
-CPU_SHAPES = {"mini": Shape("mini", 128, 64, 3), "base": Shape("base", 128, 16, 1)}
+CPU_SHAPES = {"mini": Shape("mini", 128, 64, 3), "base": Shape("base", 128, 64, 1)}
 CUDA_SHAPES = {"mini": Shape("mini", 128, 512, 20), "base": Shape("base", 128, 256, 10)}
 LADDER = (Shape("base", 128, 256, 10), Shape("large", 512, 64, 5))
 
