@@ -14,12 +14,14 @@ import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from stages.training.examples import Examples, Ragged, concatenate, offsets_of
-from stages.training.row_groups import COLUMNS, Limits, RowGroups, read_index
+from stages.training.row_groups import Limits, RowGroups, read_index
 
 ENTRIES = b"clozeline.bench.entries"
 """Key of the vocabulary's size in the schema metadata of a file that `save` wrote."""
 
 MASK_SHARE = 0.15
+
+COLUMNS = ("input_ids", "a_length", "is_next", "mlm_positions", "mlm_labels")
 
 
 def save(shards: Sequence[Path], entries: int, path: Path) -> int:

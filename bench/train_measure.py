@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import resource
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,11 +13,12 @@ import torch
 
 from bench.rounds import alternate
 from bench.train_examples import load, random
-from bench.train_flops import model_flops, peak
 from bench.train_settings import LADDER, RUNGS, Shape, Switches, TrainSettings
 from bench.train_sides import Ours, Side, Theirs, rows_of
 from model.config import SIZES, BertConfig
+from stages.training.device import apply, peak_memory_gb, place, this_machine
 from stages.training.examples import Examples
+from stages.training.flops import model_flops, peak_flops
 
 OURS, THEIRS = "clozeline", "transformers"
 ENTRIES = 30_522
@@ -51,7 +50,7 @@ def memory(settings: TrainSettings, part: str, side: str) -> dict[str, Any]:
         else _theirs(config, examples, shape, settings, device)
     )
     made.steps(range(3))
-    return {"bytes": _peak_memory(device)}
+    return {"bytes": round(1e9 * peak_memory_gb(device))}
 
 
 def ladder(settings: TrainSettings) -> dict[str, Any]:
@@ -92,8 +91,11 @@ def _rung(
             else _ours(config, examples, shape, switches, device)
         )
         side.steps(range(WARM_UP))
-        used = _peak_memory(device)
+        used = round(1e9 * peak_memory_gb(device))
         sides = {"this": side, "all": _ours(config, examples, shape, Switches(), device)}
+        # TF32 is a setting of the process, which the side that was made last has changed.
+        precision = settings.precision if switches is None else switches.precision
+        apply(place(settings.device, precision, this_machine()))
         figures = _rounds(sides, config, examples, shape, settings.rounds, device)
     except (RuntimeError, ValueError) as error:  # Of memory too.
         return {"left_out": (str(error).splitlines() or [repr(error)])[0][:200]}
@@ -144,7 +146,9 @@ def _rounds(
     padded = len(tokens) * shape.steps * shape.rows * shape.length
     speeds = {name: rates(t.clock) for name, t in times.items()}
     on_cpu = {name: rates(t.cpu) for name, t in times.items()}
-    flops = model_flops(config, examples) / examples.tokens
+    lengths = examples.input_ids.lengths
+    pairs, squares = len(examples), int((lengths**2).sum())
+    flops = model_flops(config, examples.tokens, squares, examples.masked, pairs) / examples.tokens
     figures: dict[str, Any] = {
         "rounds": rounds,
         "tokens_per_second": speeds,
@@ -157,12 +161,13 @@ def _rounds(
         "tflops_per_second": {name: 1e-12 * flops * speed for name, speed in speeds.items()},
     }
     if OURS in times and THEIRS in times:
-        pairs = zip(times[OURS].clock, times[THEIRS].clock, strict=True)
+        each = zip(times[OURS].clock, times[THEIRS].clock, strict=True)
         figures["times_as_fast"] = speeds[OURS] / speeds[THEIRS]
-        figures["times_as_fast_by_round"] = [theirs / ours for ours, theirs in pairs]
+        figures["times_as_fast_by_round"] = [theirs / ours for ours, theirs in each]
         figures["times_as_fast_on_cpu"] = on_cpu[OURS] / on_cpu[THEIRS]
-    most = peak(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    if most:
+    most = peak_flops(torch.cuda.get_device_name(device), "bf16") if device.type == "cuda" else None
+    if most is not None:
+        # In float32 too: the ladder compares with what the device could do.
         figures["mfu"] = {name: flops * speed / most for name, speed in speeds.items()}
     return figures
 
@@ -183,8 +188,7 @@ def _data(
 def _ours(
     config: BertConfig, examples: Examples, shape: Shape, switches: Switches, device: torch.device
 ) -> Ours:
-    budget = shape.rows * shape.length
-    return Ours(config, examples, shape.rows, device, switches, budget)
+    return Ours(config, examples, shape.rows, shape.length, device, switches)
 
 
 def _theirs(
@@ -201,10 +205,3 @@ def _device(settings: TrainSettings) -> torch.device:
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     return torch.device(settings.device)
-
-
-def _peak_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak_rss if sys.platform == "darwin" else 1024 * peak_rss

@@ -25,7 +25,7 @@ class Switches:
 
     attention: Literal["auto", "sdpa", "varlen"] = "auto"
     gathered: bool = True
-    precision: Literal["bf16", "float32"] = "bf16"
+    precision: Literal["bf16", "tf32", "float32"] = "bf16"
     fused: bool = True
     compile: bool = False
     checkpointing: bool = False
@@ -57,6 +57,7 @@ RUNGS: Mapping[str, Switches] = {
     "and compiled": Switches(compile=True),
     "attention by padded sdpa": Switches(attention="sdpa"),
     "all positions to the head": Switches(gathered=False),
+    "tf32": Switches(precision="tf32"),
     "float32": Switches(precision="float32"),
     "optimiser not fused": Switches(fused=False),
     "and checkpointing": Switches(checkpointing=True),
@@ -87,7 +88,7 @@ class TrainSettings:
     rounds: int = 5
     rows: int | None = None
     steps: int | None = None
-    precision: Literal["bf16", "float32"] = "bf16"
+    precision: Literal["bf16", "tf32", "float32"] = "bf16"
     dropout: float = 0.1
     threads: int | None = None
     device: str = "cpu"

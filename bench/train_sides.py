@@ -1,33 +1,33 @@
 """The two sides of the comparison: one optimiser step each, on the same rows and weights.
 
-Ours is the step of `stages.training.loop`, of the same parts. Theirs is the loop that users of
-transformers write, or that its Trainer runs: rows padded to the full length, labels of -100 where
-nothing is masked, gradients clipped, PyTorch's fused AdamW, autocast to bfloat16.
+Ours is the step of a run: `stages.training.step` on batches of `stages.training.packing`. Theirs is
+the loop that users of transformers write, or that its Trainer runs: rows padded to the full length,
+labels of -100 where nothing is masked, gradients clipped, PyTorch's fused AdamW, autocast to
+bfloat16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from pyarrow.fs import LocalFileSystem
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from bench.train_settings import Switches
-from model.bert import BertForPreTraining, init_weights
+from model.bert import BertForPreTraining, PretrainingOutput, init_weights
 from model.config import BertConfig
 from model.huggingface import config_to_huggingface, to_huggingface
-from model.losses import mlm_loss_sum, nsp_loss_sum
-from stages.training.device import Precision, autocast, keep_freed_memory
+from model.losses import mlm_loss_sum
+from stages.training.device import Precision, apply, autocast, place, this_machine
 from stages.training.examples import Examples
-from stages.training.gradients import FlatGradients
-from stages.training.job import TrainConfig
+from stages.training.job import Rounding, TrainConfig, TrainJob
 from stages.training.optimisers import make_optimiser
-from stages.training.packing import MicroBatch, StepBatch, step_batch
+from stages.training.packing import StepBatch, step_batch
 from stages.training.prefetch import prefetched
-from stages.training.randomness import seed_dropout
+from stages.training.shapes import fixed_shape
+from stages.training.step import Stepper
 
 LEARNING_RATE = 1e-4
 SEED = 12345
@@ -40,10 +40,6 @@ class Side(Protocol):
 
     def steps(self, numbers: range) -> list[Tensor]:
         """Make the optimiser steps `numbers`; returns their losses, where they were computed."""
-        ...
-
-    def close(self) -> None:
-        """Give back what the device holds."""
         ...
 
 
@@ -60,93 +56,86 @@ def weights(config: BertConfig) -> BertForPreTraining:
 
 
 class Ours:
-    """Unpadded, with what `switches` say."""
+    """Unpadded, with what `switches` say: `pretrain` without its loader, logs and checkpoints."""
 
     def __init__(
         self,
         config: BertConfig,
         examples: Examples,
         rows: int,
+        length: int,
         device: torch.device,
         switches: Switches,
-        budget: int,
     ) -> None:
-        self._examples, self._rows, self._device = examples, rows, device
-        self._budget = budget
-        self._switches, self._nsp = switches, config.nsp
-        if device.type == "cpu":
-            keep_freed_memory()
-        model = BertForPreTraining(config, attention=switches.attention)
-        model.load_state_dict(weights(config).state_dict())
-        self._model = model.to(device).train()
-        if switches.checkpointing:
-            for layer in self._model.bert.encoder.layers:
-                _recompute(layer)
-        train = TrainConfig(
-            steps=1,
-            global_batch_size=rows,
-            learning_rate=LEARNING_RATE,
-            precision=switches.precision,
+        self._examples, self._rows, self._nsp = examples, rows, config.nsp
+        self._budget = rows * length
+        job = TrainJob(
+            model=config,
+            train=_train_config(rows, switches.precision),
+            rounding=Rounding(self._budget),
+            seed=SEED,
+            filesystem=LocalFileSystem(),
+            copies=(),
+            checkpoint_filesystem=LocalFileSystem(),
+            checkpoint_folder="",
+            fingerprint="",
+            attempt="",
         )
-        self._clip_norm = train.clip_norm
-        parameters = list(self._model.parameters())
-        self._optimiser = make_optimiser(parameters, train)
-        if not switches.fused:
-            self._optimiser = _plain_adamw(parameters, train)
+        placement = place(str(device), switches.precision, this_machine())
+        self._pinned = placement.pinned_copies
+        apply(placement)
+        kind = BertForPreTraining if switches.gathered else _AllToTheHead
+        model = kind(config, switches.attention, switches.checkpointing)
+        model.load_state_dict(weights(config).state_dict())
+        model = model.to(device).train()
+        self._shape = None
         if switches.compile:
-            self._model.compile()
-        self._gradients = FlatGradients(parameters, figures=3)
+            model.compile_encoder()
+            mean = float(examples.input_ids.lengths.mean())
+            self._shape = fixed_shape(self._budget, length, mean)
+        fused = switches.fused and placement.fused_optimiser
+        optimiser = make_optimiser(
+            model.parameters(), job.train, model.bert.encoder.parameters(), fused
+        )
+        self._stepper = Stepper(job, model, optimiser, device, rank=0)
 
     def steps(self, numbers: range) -> list[Tensor]:
-        """As `pretrain` does them: batches are packed in the background."""
+        """Batches are packed in the background, as in a run."""
         with prefetched(self._prepare, numbers, 4) as batches:
             return [self._step(step, next(batches)) for step in numbers]
 
-    def close(self) -> None:
-        """Drop model, gradients and optimiser."""
-        del self._model, self._optimiser, self._gradients
-
     def _prepare(self, step: int) -> StepBatch:
         examples = rows_of(self._examples, step, self._rows)
-        batch = step_batch(examples, 0, 1, self._budget, self._nsp)
-        return batch.pinned() if self._device.type == "cuda" else batch
+        batch = step_batch(examples, 0, 1, self._budget, self._nsp, self._shape)
+        return batch.pinned() if self._pinned else batch
 
     def _step(self, step: int, batch: StepBatch) -> Tensor:
-        gradients = self._gradients
-        seed_dropout(SEED, step, 0)
-        gradients.zero()
-        for micro in batch.micro_batches:
-            micro = micro.to(self._device)
-            mlm, nsp = self._losses(micro)
-            loss = mlm / max(1, batch.masked)
-            gradients.figures[0] += loss.detach()
-            if nsp is not None:
-                nsp = nsp / batch.pairs
-                gradients.figures[1] += nsp.detach()
-                loss = loss + nsp
-            loss.backward()  # type: ignore[no-untyped-call]
-        mlm_loss, nsp_loss, _, norm = torch.cat(
-            [gradients.figures, gradients.norm()[None]]
-        ).tolist()
-        if self._clip_norm is not None:
-            gradients.clip(norm, self._clip_norm)
-        self._optimiser.step()
-        return torch.tensor(mlm_loss + nsp_loss)
+        losses = self._stepper.gradients_of(step, batch, lambda: 0.0)
+        self._stepper.change_weights(LEARNING_RATE, losses.grad_norm)
+        return torch.tensor(losses.mlm + losses.pair)
 
-    def _losses(self, micro: MicroBatch) -> tuple[Tensor, Tensor | None]:
-        with autocast(self._device.type, self._switches.precision):
-            if self._switches.gathered:
-                output = self._model(*micro.inputs(), micro.mlm_labels)
-                mlm = output.mlm_loss_sum
-            else:
-                everywhere = torch.arange(len(micro.input_ids), device=self._device)
-                output = self._model(*micro.inputs()[:-1], everywhere)
-                labels = torch.full_like(micro.input_ids, IGNORED)
-                labels[micro.mlm_positions] = micro.mlm_labels
-                mlm = mlm_loss_sum(output.mlm_logits, labels)
-        if output.nsp_logits is None or micro.is_next is None:
-            return mlm, None
-        return mlm, nsp_loss_sum(output.nsp_logits, micro.is_next)
+
+class _AllToTheHead(BertForPreTraining):
+    """The loss of the masked positions, with the logits of all positions in memory."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        segment_ids: Tensor,
+        position_ids: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        mlm_positions: Tensor,
+        mlm_labels: Tensor | None = None,
+    ) -> PretrainingOutput:
+        """As of the class that it inherits from, with labels."""
+        assert mlm_labels is not None
+        everywhere = torch.arange(len(input_ids), device=input_ids.device)
+        output = super().forward(
+            input_ids, segment_ids, position_ids, cu_seqlens, max_seqlen, everywhere
+        )
+        wanted = torch.full_like(everywhere, IGNORED).index_copy_(0, mlm_positions, mlm_labels)
+        return output._replace(mlm_loss_sum=mlm_loss_sum(output.mlm_logits, wanted))
 
 
 class Theirs:
@@ -177,17 +166,13 @@ class Theirs:
         model.tie_weights()
         self._model: Any = model.to(device).train()
         self._parameters = list(self._model.parameters())
-        train = TrainConfig(steps=1, global_batch_size=rows, learning_rate=LEARNING_RATE)
+        train = _train_config(rows, precision)
         self._clip_norm = train.clip_norm
         self._optimiser = make_optimiser(self._parameters, train)
 
     def steps(self, numbers: range) -> list[Tensor]:
         """Each: copy, forward, backward, clip, update."""
         return [self._step(step) for step in numbers]
-
-    def close(self) -> None:
-        """Drop model and optimiser."""
-        del self._model, self._optimiser, self._parameters
 
     def _step(self, step: int) -> Tensor:
         torch.manual_seed(SEED + step)
@@ -227,17 +212,7 @@ def pad(examples: Examples, length: int, pad_token_id: int) -> dict[str, Tensor]
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def _recompute(layer: nn.Module) -> None:
-    forward: Callable[..., Tensor] = layer.forward
-
-    def recomputed(*arguments: Any) -> Any:
-        return checkpoint(forward, *arguments, use_reentrant=False)
-
-    layer.forward = recomputed
-
-
-def _plain_adamw(parameters: list[nn.Parameter], config: TrainConfig) -> torch.optim.Optimizer:
-    """What `make_optimiser` makes, one operation after another."""
-    fused = make_optimiser(parameters, config)
-    groups = [{k: v for k, v in g.items() if k != "fused"} for g in fused.param_groups]
-    return torch.optim.AdamW(groups, fused=False, foreach=False)
+def _train_config(rows: int, precision: Precision) -> TrainConfig:
+    return TrainConfig(
+        steps=1, global_batch_size=rows, learning_rate=LEARNING_RATE, precision=precision
+    )
