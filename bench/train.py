@@ -47,11 +47,6 @@ def run(
         began = time.monotonic()
         argument = {"settings": asdict(settings), "part": part}
         found = call("bench.train:measure", argument, folder)
-        if part != "ladder":
-            found["memory"] = {
-                side: call("bench.train:memory", {**argument, "side": side}, folder)["bytes"]
-                for side in found["tokens_per_second"]
-            }
         figures[part] = found
         print(f"bench: {part} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
         if json_file is not None:
@@ -70,14 +65,6 @@ def measure(argument: Mapping[str, Any]) -> dict[str, Any]:
     if argument["part"] == "ladder":
         return train_measure.ladder(settings)
     return train_measure.compare(settings, argument["part"])
-
-
-def memory(argument: Mapping[str, Any]) -> dict[str, Any]:
-    """Peak memory of one side of a part, in this process."""
-    from bench import train_measure
-
-    settings = TrainSettings(**argument["settings"])
-    return train_measure.memory(settings, argument["part"], argument["side"])
 
 
 def device_here() -> str:

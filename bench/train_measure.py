@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from bench.rounds import alternate
+from bench import train_processes
+from bench.rounds import Times, alternate
 from bench.train_examples import load, random
 from bench.train_settings import LADDER, RUNGS, Shape, Switches, TrainSettings
 from bench.train_sides import Ours, Side, Theirs, rows_of
@@ -28,29 +29,35 @@ WARM_UP, WARM_UP_CUDA = 2, 10
 
 
 def compare(settings: TrainSettings, part: str) -> dict[str, Any]:
-    """Ours beside transformers in the shape of `part`."""
-    shape, device = settings.shape(part), _device(settings)
+    """Ours beside transformers in the shape of `part`, each in a process of its own."""
+    shape, device = settings.shape(part), torch.device(settings.device)
     config, examples = _data(settings, shape, settings.dropout)
-    switches = Switches(precision=settings.precision)
-    sides: dict[str, Side] = {OURS: _ours(config, examples, shape, switches, device)}
-    if settings.peers:
-        sides[THEIRS] = _theirs(config, examples, shape, settings, device)
-    figures = _rounds(sides, config, examples, shape, settings.rounds, device)
-    return figures | {"shape": asdict(shape), "dropout": settings.dropout}
+    names = (OURS, THEIRS) if settings.peers else (OURS,)
+    first = _warm_up(device)
+    times, told = train_processes.alternate(settings, part, names, first, shape.steps)
+    figures = _figures(times, config, examples, shape, device)
+    return figures | {
+        "shape": asdict(shape),
+        "dropout": settings.dropout,
+        "first_losses": {name: side.first_loss for name, side in told.items()},
+        "memory": {name: side.memory_bytes for name, side in told.items()},
+    }
 
 
-def memory(settings: TrainSettings, part: str, side: str) -> dict[str, Any]:
-    """Peak memory of one side alone: of this process on CPU, allocated by torch on CUDA."""
+def make(settings: TrainSettings, part: str, name: str) -> tuple[Side, torch.device]:
+    """A side of a part, and where it runs."""
     shape, device = settings.shape(part), _device(settings)
     config, examples = _data(settings, shape, settings.dropout)
+    if name == THEIRS:
+        return _theirs(config, examples, shape, settings, device), device
     switches = Switches(precision=settings.precision)
-    made = (
-        _ours(config, examples, shape, switches, device)
-        if side == OURS
-        else _theirs(config, examples, shape, settings, device)
-    )
-    made.steps(range(3))
-    return {"bytes": round(1e9 * peak_memory_gb(device))}
+    return _ours(config, examples, shape, switches, device), device
+
+
+def finished(device: torch.device) -> None:
+    """Wait until what was launched is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def ladder(settings: TrainSettings) -> dict[str, Any]:
@@ -117,23 +124,36 @@ def _rounds(
     device: torch.device,
 ) -> dict[str, Any]:
     """All sides make the same steps in each round, after the same steps of warm-up."""
-    first = WARM_UP if device.type == "cpu" else WARM_UP_CUDA
-    losses = {name: side.steps(range(first)) for name, side in sides.items()}
-    place = dict.fromkeys(sides, first)
+    at = dict.fromkeys(sides, _warm_up(device))
+    for name, side in sides.items():
+        side.steps(range(at[name]))
+    finished(device)
 
     def turn(name: str) -> Callable[[], None]:
         def call() -> None:
-            sides[name].steps(range(place[name], place[name] + shape.steps))
-            place[name] += shape.steps
-            if device.type == "cuda":
-                # Launched is not done.
-                torch.cuda.synchronize(device)
+            sides[name].steps(range(at[name], at[name] + shape.steps))
+            at[name] += shape.steps
+            finished(device)
 
         return call
 
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
     times = alternate({name: turn(name) for name in sides}, rounds)
+    return _figures(times, config, examples, shape, device)
+
+
+def _warm_up(device: torch.device) -> int:
+    return WARM_UP if device.type == "cpu" else WARM_UP_CUDA
+
+
+def _figures(
+    times: Mapping[str, Times],
+    config: BertConfig,
+    examples: Examples,
+    shape: Shape,
+    device: torch.device,
+) -> dict[str, Any]:
+    """What follows from the seconds of rounds, and from the steps that they made."""
+    first, rounds = _warm_up(device), len(next(iter(times.values())).clock)
     starts = range(first, first + rounds * shape.steps, shape.steps)
     tokens = [
         sum(rows_of(examples, step, shape.rows).tokens for step in range(s, s + shape.steps))
@@ -157,7 +177,6 @@ def _rounds(
         "cpu_seconds": {name: t.cpu for name, t in times.items()},
         "tokens": tokens,
         "padding_share": 1.0 - sum(tokens) / padded,
-        "first_losses": {name: float(values[0]) for name, values in losses.items()},
         "tflops_per_second": {name: 1e-12 * flops * speed for name, speed in speeds.items()},
     }
     if OURS in times and THEIRS in times:

@@ -12,9 +12,9 @@ import torch
 from bench.learning_overlap import overlap
 from bench.train import checked, main
 from bench.train_examples import load, random, save
-from bench.train_measure import _rounds
+from bench.train_measure import RANDOM_ROWS, compare
 from bench.train_report import lines
-from bench.train_settings import Shape, Switches, TrainSettings
+from bench.train_settings import Switches, TrainSettings
 from bench.train_sides import IGNORED, Ours, Theirs, pad, rows_of
 from model.config import BertConfig
 from pipeline.stage import UserError
@@ -46,16 +46,16 @@ def test_both_sides_and_each_switch_make_the_same_steps(examples: Examples) -> N
         assert [float(x) for x in ours] == pytest.approx([float(x) for x in theirs], rel=2e-5)
 
 
-def test_figures_and_their_table(examples: Examples) -> None:
-    shape = Shape("tiny", 24, 8, 2)
-    sides = {"clozeline": _ours(examples, Switches()), "transformers": _ours(examples, Switches())}
-    figures = _rounds(sides, CONFIG, examples, shape, 2, CPU)
-    assert figures["tokens"] == [
-        sum(rows_of(examples, step, 8).tokens for step in pair) for pair in ((2, 3), (4, 5))
-    ]
-    assert figures["first_losses"]["clozeline"] == figures["first_losses"]["transformers"]
-    assert 0 < figures["padding_share"] < 0.5
-    figures |= {"shape": vars(shape), "dropout": 0.0, "memory": {"clozeline": 10**9}}
+def test_each_side_in_its_process_and_the_table() -> None:
+    pytest.importorskip("transformers")
+    settings = TrainSettings(rounds=2, rows=2, steps=1, entries=90, threads=1)
+    figures = compare(settings, "mini")
+    examples = random(RANDOM_ROWS, 128, 90, seed=1)
+    assert figures["tokens"] == [rows_of(examples, step, 2).tokens for step in (2, 3)]
+    losses = figures["first_losses"]
+    assert losses["clozeline"] == pytest.approx(losses["transformers"], abs=0.3)
+    assert 0 < figures["padding_share"] < 0.9
+    assert min(figures["memory"].values()) > 1e8
     assert any("times as fast" in line for line in lines("mini", figures))
 
 
