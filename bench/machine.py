@@ -16,6 +16,7 @@ LIBRARIES = (
     "nanotoken",
     "icu4py",
     "ray",
+    "torch",
     "transformers",
     "nltk",
     "lddl",
@@ -58,8 +59,6 @@ def one_core() -> None:
 
 def describe() -> dict[str, Any]:
     """Processor, CPUs, memory, system, and the versions of what is compared."""
-    import psutil
-
     versions = {}
     for name in LIBRARIES:
         try:
@@ -72,7 +71,7 @@ def describe() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cpus": usable,
-        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "memory_gb": round(_memory_bytes() / 1e9, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": versions,
@@ -87,6 +86,10 @@ def sentence(machine: Mapping[str, Any]) -> str:
         f"{machine['memory_gb']:g} GB of memory, {machine['system']}, "
         f"Python {machine['python']}, {versions}. MB are 10^6 bytes of raw UTF-8 text."
     )
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _processor() -> str:

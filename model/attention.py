@@ -8,8 +8,10 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from model.config import BertConfig
+from model.cpu_attention import attend
 from model.packing import PaddedLayout, pad, padded_layout, unpad
 
 AttentionPath = Literal["sdpa", "varlen"]
@@ -122,15 +124,15 @@ class SelfAttention(nn.Module):
     def _padded(self, qkv: Tensor, layout: PaddedLayout) -> Tensor:
         batch, length = layout.batch_size, layout.length
         split = pad(qkv, layout).view(batch, length, 3, self.num_heads, self.head_size)
-        query, key, value = (part.transpose(1, 2) for part in split.unbind(2))
-        context = F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=layout.key_mask,
-            dropout_p=self.dropout if self.training else 0.0,
-        )
-        flat = context.transpose(1, 2).reshape(batch * length, self.num_heads * self.head_size)
+        dropout = self.dropout if self.training else 0.0
+        if qkv.dtype == torch.bfloat16 and qkv.device.type == "cpu" and not is_compiling():
+            context = attend(split, layout.key_mask, dropout)
+        else:
+            query, key, value = (part.transpose(1, 2) for part in split.unbind(2))
+            context = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=layout.key_mask, dropout_p=dropout
+            ).transpose(1, 2)
+        flat = context.reshape(batch * length, self.num_heads * self.head_size)
         return unpad(flat, layout)
 
     def _packed(self, qkv: Tensor, plan: AttentionPlan) -> Tensor:

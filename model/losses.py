@@ -71,9 +71,10 @@ def vocabulary_loss_sum(hidden: Tensor, weight: Tensor, bias: Tensor, labels: Te
     return loss
 
 
-_SLICE_BYTES = {"cpu": 32 << 20}
-"""Size of the buffer of logits; larger devices take `_SLICE_BYTES_ELSEWHERE`."""
-_SLICE_BYTES_ELSEWHERE = 512 << 20
+_BUFFER_BYTES = {"cpu": (96 << 20, 1 << 20)}
+"""Sizes of the buffer of logits in the products' type, and of each of two in float32: a part of the
+first, which on CPUs stays in a core's cache through all that is done with it."""
+_BUFFER_BYTES_ELSEWHERE = (256 << 20, 256 << 20)
 
 
 class _VocabularyLoss(torch.autograd.Function):
@@ -90,37 +91,42 @@ class _VocabularyLoss(torch.autograd.Function):
         positions, entries = hidden.shape[0], weight.shape[0]
         exact = torch.promote_types(weight.dtype, torch.float32)
         vectors, matrix = hidden.to(product_dtype), weight.to(product_dtype)
-        bytes_a_row = entries * exact.itemsize
-        rows = max(1, _SLICE_BYTES.get(hidden.device.type, _SLICE_BYTES_ELSEWHERE) // bytes_a_row)
-        buffer = torch.empty(min(rows, positions), entries, dtype=exact, device=hidden.device)
+        slice_bytes, part_bytes = _BUFFER_BYTES.get(hidden.device.type, _BUFFER_BYTES_ELSEWHERE)
+        rows = max(1, min(positions, slice_bytes // (entries * product_dtype.itemsize)))
+        part_rows = min(rows, max(1, part_bytes // (entries * exact.itemsize)))
+        # Logits of a slice, whose places their gradients take; and an exact part of both.
+        buffer = torch.empty(rows, entries, dtype=product_dtype, device=hidden.device)
+        exact_buffers = torch.empty(2, part_rows, entries, dtype=exact, device=hidden.device)
         loss = torch.zeros((), dtype=exact, device=hidden.device)
         d_hidden = torch.empty_like(hidden) if with_gradients else None
-        d_weight = torch.zeros_like(weight, dtype=exact) if with_gradients else None
+        d_weight: Tensor | None = None
         d_bias = torch.zeros_like(bias, dtype=exact) if with_gradients else None
         for start in range(0, positions, rows):
-            part = vectors[start : start + rows]
-            label = labels[start : start + rows, None]
-            logits = buffer[: len(part)]
-            if product_dtype == exact:
-                torch.addmm(bias, part, matrix.t(), out=logits)
-            else:
-                logits.copy_(F.linear(part, matrix, bias.to(product_dtype)))
-            of_label = logits.gather(1, label)
-            largest = logits.amax(1, keepdim=True)
-            total = logits.sub_(largest).exp_().sum(1, keepdim=True)
-            loss += (total.log() + largest - of_label).sum()
-            if d_hidden is None or d_weight is None or d_bias is None:
+            vectors_here = vectors[start : start + rows]
+            logits = buffer[: len(vectors_here)]
+            torch.mm(vectors_here, matrix.t(), out=logits)
+            for first in range(0, len(logits), part_rows):
+                part = logits[first : first + part_rows]
+                label = labels[start + first : start + first + len(part), None]
+                values, shares = (pair[: len(part)] for pair in exact_buffers)
+                values.copy_(part).add_(bias)
+                torch.softmax(values, 1, out=shares)
+                of_label, largest = values.gather(1, label), values.amax(1, keepdim=True)
+                # The largest share is 1 / sum(exp(value - largest)), never less than 1 / V.
+                loss += (largest - shares.amax(1, keepdim=True).log() - of_label).sum()
+                if d_bias is None:
+                    continue
+                # The gradient of the logits: softmax minus one-hot.
+                shares.scatter_add_(1, label, -torch.ones_like(of_label))
+                d_bias += shares.sum(0)
+                part.copy_(shares)
+            if d_hidden is None:
                 continue
-            # The gradient of the logits, softmax minus one-hot, takes the logits' place.
-            gradient = logits.div_(total).scatter_add_(1, label, -torch.ones_like(of_label))
-            d_bias += gradient.sum(0)
-            if product_dtype == exact:
-                d_hidden[start : start + rows] = gradient @ matrix
-                d_weight.addmm_(gradient.t(), part)
-            else:
-                rounded = gradient.to(product_dtype)
-                d_hidden[start : start + rows] = rounded @ matrix
-                d_weight += rounded.t() @ part
+            d_hidden[start : start + rows] = logits @ matrix
+            product = logits.t() @ vectors_here
+            d_weight = product.to(exact) if d_weight is None else d_weight.add_(product)
+        if with_gradients and d_weight is None:
+            d_weight = torch.zeros_like(weight, dtype=exact)
         if d_hidden is not None and d_weight is not None and d_bias is not None:
             ctx.save_for_backward(d_hidden, d_weight, d_bias)
             ctx.weight_dtype = weight.dtype

@@ -166,6 +166,15 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, metavar="FILE", help="write the figures there")
     add("--work", metavar="DIR", help="for what is made on the way (a temporary folder)")
     add("--keep", action="store_true", help="leave it there")
+    add("--examples", metavar="FILE", help="train: masked rows in Parquet, for a corpus")
+    add("--entries", type=int, metavar="N", help="train: vocabulary, where the file has no size")
+    add("--save-examples", metavar="FILE", help="train: only make that file, to measure elsewhere")
+    add("--rows", type=int, metavar="N", help="train: of a step (64 on CPUs)")
+    add("--steps", type=int, metavar="N", help="train: of a round")
+    add("--precision", choices=("bf16", "float32"), default="bf16", help="train: (bf16)")
+    add("--dropout", type=float, default=0.1, metavar="P", help="train: of both sides (0.1)")
+    add("--threads", type=int, metavar="N", help="train: of torch (all CPUs)")
+    add("--device", choices=("cpu", "cuda"), help="train: (the GPU where there is one)")
 
 
 @dataclass(frozen=True)
@@ -211,13 +220,14 @@ COMMANDS = {
     ),
     "ui": Command("open MLflow's pages on this machine", "[OVERRIDES] [--port PORT]", (_port,)),
     "bench": Command(
-        "measure data preparation on this machine, beside what others run, or the loader",
-        "prep|loader [PART...] [--corpus PATH] [--vocab FILE] [--json FILE] ...",
+        "measure data preparation on this machine, beside what others run, the loader, or training",
+        "prep|loader|train [PART...] [--corpus PATH] [--vocab FILE] [--json FILE] ...",
         (_bench,),
         "Parts of prep: chain (one core, beside NVIDIA LDDL and google-research/bert where they\n"
         "are installed), kernels, vocabulary, stages (through Ray), memory. All but memory, when\n"
         "none is named. Without --corpus the text is the documentation of Python packages on this\n"
-        "machine. Parts of loader: speed, and memory when it is named.\n"
+        "machine. Parts of loader: speed, and memory when it is named. Of train:\n"
+        "mini and base, beside transformers, and ladder on a GPU.\n"
         "bench/README.md says what is compared and how.",
     ),
     "doctor": Command(

@@ -18,7 +18,7 @@ def bench(options: argparse.Namespace, words: Sequence[str]) -> None:
     """
     subject = _SUBJECTS.get(words[0]) if words else None
     if subject is None:
-        names = " or ".join(_SUBJECTS)
+        names = ", ".join(_SUBJECTS)
         raise UserError(
             f"bench takes {names}: clozeline bench prep [PART...]; see clozeline bench --help"
         )
@@ -62,6 +62,10 @@ def _loader(options: argparse.Namespace, parts: Sequence[str]) -> None:
     loader.run(parts, settings, options.json, options.keep)
 
 
+def _train(options: argparse.Namespace, parts: Sequence[str]) -> None:
+    importlib.import_module("bench.train_command").run(parts, options)
+
+
 def _numbers(option: str, text: str, kind: type) -> tuple[float, ...]:
     try:
         return tuple(kind(piece) for piece in text.split(","))
@@ -72,4 +76,5 @@ def _numbers(option: str, text: str, kind: type) -> tuple[float, ...]:
 _SUBJECTS: dict[str, Callable[[argparse.Namespace, Sequence[str]], None]] = {
     "prep": _prep,
     "loader": _loader,
+    "train": _train,
 }
