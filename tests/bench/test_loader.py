@@ -81,7 +81,7 @@ def test_what_cannot_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
         (["bench", "loader", "sped"], "no part 'sped'; its parts: speed, memory"),
         (["bench", "loader", "--files", "/nowhere"], "/nowhere does not exist"),
         (["bench", "loader", "--batch-size", "0"], "must be above 0"),
-        (["bench", "walk"], "bench takes prep or loader"),
+        (["bench", "walk"], "bench takes prep, loader, train"),
     ):
         assert main(words) == 2
         assert message in capsys.readouterr().err

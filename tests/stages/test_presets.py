@@ -54,6 +54,7 @@ def test_bert_as_published() -> None:
 def test_roberta_style() -> None:
     found = preset("roberta_style", *CORPUS)
     assert not found.objective.nsp and found.pairs.across_documents
+    assert found.mask.when == "loading"
     assert [phase.max_seq_length for phase in found.resolved_phases()] == [512]
     assert found.train.steps * found.train.warmup_share == 24_000
     assert (found.train.learning_rate, found.train.beta2, found.train.clip_norm) == (
