@@ -179,26 +179,13 @@ def chunks(jobs: int, workers: int) -> list[int]:
     """
     sizes = []
     while jobs:
-        sizes.append(min(MOST_AT_A_TIME, max(1, jobs // (2 * workers))))
+        sizes.append(min(MOST_AT_A_TIME, -(-jobs // (2 * workers))))
         jobs -= sizes[-1]
     return sizes
 
 
-MOST_IN_FLIGHT = 2
-"""Chunks that an actor is handed, the one that it does included."""
-
-
-def _look_often() -> None:
-    """Have Ray Data look ten times a second at what it may use, instead of once.
-
-    At its first look nothing is granted yet, and one task runs alone until the next.
-    """
-    try:
-        from ray.data._internal.execution.resource_manager import ResourceManager
-
-        ResourceManager.GLOBAL_LIMITS_UPDATE_INTERVAL_S = 0.1
-    except ImportError:  # A release without it: a second longer, no other result.
-        pass
+QUEUED = 2
+"""Chunks that are handed out for each CPU or actor: the one that is done, and the next."""
 
 
 def _rows(
@@ -206,20 +193,24 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     import ray
 
-    _look_often()
     size = max(1, min(int(context.granted.cpus), len(jobs)))
+    # Beside another node's tasks, those that wait would take its CPUs.
+    has_all = context.granted.cpus >= ray.cluster_resources().get("CPU", 0.0)
     numbered = iter(jobs.items())
     handed = [
         {"jobs": json.dumps(list(itertools.islice(numbered, n)))} for n in chunks(len(jobs), size)
     ]
     items = ray.data.from_items(handed, override_num_blocks=len(handed))
+    # Jobs need next to no memory of Ray's, and what may run is granted. With reservations, Ray Data
+    # would start one task alone for a second, and hand out none before a CPU is free.
+    items.context.op_resource_reservation_enabled = False
     made_of: dict[str, Any] = {"worker": worker, "arguments": dict(arguments)}
     if context.node.settings.get("speed", {}).get("workers") != "actors":
         dataset = items.map_batches(
             _call_kept,
             fn_kwargs={"jobs": secrets.token_hex(8), **made_of},
             batch_size=1,
-            compute=ray.data.TaskPoolStrategy(size=size),
+            compute=ray.data.TaskPoolStrategy(size=size * (QUEUED if has_all else 1)),
             num_cpus=1,
             max_retries=0,
         )
@@ -228,9 +219,7 @@ def _rows(
             _Call,
             fn_constructor_kwargs=made_of,
             batch_size=1,
-            compute=ray.data.ActorPoolStrategy(
-                size=size, max_tasks_in_flight_per_actor=MOST_IN_FLIGHT
-            ),
+            compute=ray.data.ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=QUEUED),
             num_cpus=1,
             # A lost actor is not restarted by Ray: on a cluster with fewer CPUs than before, its
             # job would wait for it for ever.
