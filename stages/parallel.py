@@ -210,7 +210,9 @@ def _rows(
             _call_kept,
             fn_kwargs={"jobs": secrets.token_hex(8), **made_of},
             batch_size=1,
-            compute=ray.data.TaskPoolStrategy(size=size * (QUEUED if has_all else 1)),
+            compute=ray.data.TaskPoolStrategy(
+                size=min(len(handed), size * (QUEUED if has_all else 1))
+            ),
             num_cpus=1,
             max_retries=0,
         )
