@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.loader_report import lines
 from bench.machine import describe
-from bench.processes import call
+from bench.processes import call, own_folder
 from pipeline.stage import UserError
 
 PARTS = ("speed", "memory")
@@ -82,7 +79,7 @@ def run(
     if min(*numbers, settings.micro_batch_tokens, *settings.memory_megabytes) <= 0:
         raise UserError("bench loader: sizes and rounds must be above 0")
     figures: dict[str, Any] = {"machine": describe()}
-    with _folder(settings.work, keep) as folder:
+    with own_folder(settings.work, keep) as folder:
         argument = {**asdict(settings), "work": str(folder)}
         figures["settings"] = {k: v for k, v in argument.items() if k != "work"}
         figures["rows"] = _part("prepare", argument, folder)
@@ -107,18 +104,3 @@ def _part(name: str, argument: dict[str, Any], folder: Path) -> dict[str, Any]:
     result = call(f"bench.loader_parts:{name}", argument, folder, single=True)
     print(f"bench: {name} took {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return result
-
-
-@contextmanager
-def _folder(work: str, keep: bool) -> Iterator[Path]:
-    """A new folder in a person's own one or the system's temporary one; it goes at the end."""
-    if work:
-        Path(work).mkdir(parents=True, exist_ok=True)
-    own = Path(tempfile.mkdtemp(prefix="clozeline-bench-", dir=work or None)).resolve()
-    try:
-        yield own
-    finally:
-        if keep:
-            print(f"bench: what was made lies in {own}", file=sys.stderr)
-        else:
-            shutil.rmtree(own, ignore_errors=True)

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from bench.machine import describe
-from bench.processes import call
+from bench.processes import call, own_folder
 from bench.report import lines
 from bench.settings import DEFAULT_PARTS, ONE_CORE, PARTS, Settings
 from pipeline.stage import UserError
@@ -40,7 +37,7 @@ def run(
     """
     wanted = _checked(parts, settings)
     figures: dict[str, Any] = {"machine": describe()}
-    with _folder(settings.work, keep) as folder:
+    with own_folder(settings.work, keep) as folder:
         settings = replace(settings, work=str(folder))
         argument = asdict(settings)
         figures["settings"] = {k: v for k, v in argument.items() if k != "work"}
@@ -81,18 +78,3 @@ def _checked(parts: Sequence[str], settings: Settings) -> list[str]:
     if min(numbers) <= 0 or not settings.cpus or not settings.memory_megabytes:
         raise UserError("bench prep: sizes, rounds and CPUs must be above 0")
     return [part for part in PARTS if part in (parts or DEFAULT_PARTS)]
-
-
-@contextmanager
-def _folder(work: str, keep: bool) -> Iterator[Path]:
-    """A new folder in a person's own one or the system's temporary one; it goes at the end."""
-    if work:
-        Path(work).mkdir(parents=True, exist_ok=True)
-    own = Path(tempfile.mkdtemp(prefix="clozeline-bench-", dir=work or None)).resolve()
-    try:
-        yield own
-    finally:
-        if keep:
-            print(f"bench: what was made lies in {own}", file=sys.stderr)
-        else:
-            shutil.rmtree(own, ignore_errors=True)

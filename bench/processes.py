@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +81,18 @@ def main(job_file: str, result_file: str) -> int:
 
 if __name__ == "__main__":
     raise SystemExit(main(*sys.argv[1:]))
+
+
+@contextmanager
+def own_folder(work: str, keep: bool) -> Iterator[Path]:
+    """A new folder in a person's own one or the system's temporary one; it goes at the end."""
+    if work:
+        Path(work).mkdir(parents=True, exist_ok=True)
+    own = Path(tempfile.mkdtemp(prefix="clozeline-bench-", dir=work or None)).resolve()
+    try:
+        yield own
+    finally:
+        if keep:
+            print(f"bench: what was made lies in {own}", file=sys.stderr)
+        else:
+            shutil.rmtree(own, ignore_errors=True)

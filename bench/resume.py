@@ -97,7 +97,7 @@ class Bench:
 
 def newest(store: Path, node: str) -> dict[str, Any]:
     """The state of the newest checkpoint; step -1 when there is none."""
-    found = sorted((store / node).glob("*/*/work/checkpoints/step-*/state.json"))
+    found = sorted((store / node).rglob("checkpoints/step-*/state.json"))
     try:
         state: dict[str, Any] = json.loads(found[-1].read_text())["state"]
     except (IndexError, FileNotFoundError):

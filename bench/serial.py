@@ -24,8 +24,9 @@ from pipeline.stage import Context, Granted, Node, Stage, StageError
 from pipeline.stop import StopSignal
 from pipeline.store import Artifact, Store
 from stages import parallel
-from stages.catalog import CATALOG, MASK, PAIRS, SHARD
+from stages.catalog import CATALOG
 from stages.config import Config
+from stages.stage_list import MASK, PAIRS, SHARD
 
 STEPS = ("shard", "pairs/128", "mask/128", "mask/128-heldout")
 FINGERPRINT = "0" * 64
