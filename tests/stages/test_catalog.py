@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from pipeline.graph import Graph
 from pipeline.stage import Stage, UserError
-from stages import catalog
+from stages import stage_list
 from stages.catalog import CATALOG
 from stages.config import Config
 from stages.training.job import TrainConfig
@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 STARTS = ("init_from", "carry_moments")
 """Of `train`: where a run begins, which is no part of the mathematics."""
 
-STAGES = [value for value in vars(catalog).values() if isinstance(value, Stage)]
+STAGES = [value for value in vars(stage_list).values() if isinstance(value, Stage)]
 # They carry work about, or say what to do; none of them makes a byte of a result.
 CARRIERS = {
     "stages",

@@ -1,7 +1,7 @@
 """Each data stage's output on a small fixed corpus, beside its VERSION.
 
 A digest that changed means that the stage makes something else: raise its `version` in
-`stages/catalog.py` (artifacts of users become stale, as they should), and write it here.
+`stages/stage_list.py` (artifacts of users become stale, as they should), and write it here.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from stages import catalog
+from stages import stage_list
 from tests.conftest import Line
 
 pytestmark = pytest.mark.slow
 
 GOLDEN = json.loads((Path(__file__).parent / "data/golden.json").read_text())
 STAGES = {
-    "shard": catalog.SHARD,
-    "vocab": catalog.VOCAB,
-    "pairs/64": catalog.PAIRS,
-    "mask/64": catalog.MASK,
-    "mask/64-heldout": catalog.MASK,
+    "shard": stage_list.SHARD,
+    "vocab": stage_list.VOCAB,
+    "pairs/64": stage_list.PAIRS,
+    "mask/64": stage_list.MASK,
+    "mask/64-heldout": stage_list.MASK,
 }
 
 
