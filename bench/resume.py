@@ -97,8 +97,9 @@ class Bench:
 
 def newest(store: Path, node: str) -> dict[str, Any]:
     """The state of the newest checkpoint; step -1 when there is none."""
-    found = sorted((store / node).rglob("checkpoints/step-*/state.json"))
     try:
+        # Folders are renamed and removed while a run writes there.
+        found = sorted((store / node).rglob("checkpoints/step-*/state.json"))
         state: dict[str, Any] = json.loads(found[-1].read_text())["state"]
     except (IndexError, FileNotFoundError):
         return {"step": -1, "epoch": -1}

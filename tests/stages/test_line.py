@@ -32,6 +32,15 @@ def manifests(store: Path) -> dict[str, dict[str, Any]]:
     return {m["node"]: m for m in found}
 
 
+def living(folder: Path, pattern: str) -> set[Path]:
+    """What `rglob` finds while a run writes there: folders are renamed and go under its hands."""
+    while True:
+        try:
+            return set(folder.rglob(pattern))
+        except FileNotFoundError:
+            time.sleep(0.01)
+
+
 def digests(store: Path) -> dict[str, str]:
     return {node: m["output_digest"] for node, m in manifests(store).items()}
 
@@ -140,7 +149,7 @@ def test_kill_in_the_middle_of_data_stages(
         )
         deadline = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < deadline:
-            if list(shot.rglob(f"parts/*{part}.json")) or list(shot.rglob(part)):
+            if living(shot, f"parts/*{part}.json") or living(shot, part):
                 break
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
@@ -169,10 +178,10 @@ def test_interrupted_training_resumes_to_the_bit(
             stderr=subprocess.PIPE,
             text=True,
         )
-        before = set(shot.rglob("state.json"))
+        before = living(shot, "state.json")
         deadline = time.monotonic() + 240
         while process.poll() is None and time.monotonic() < deadline:
-            if set(shot.rglob("state.json")) - before:
+            if living(shot, "state.json") - before:
                 break
             time.sleep(0.02)
         process.send_signal(how)
