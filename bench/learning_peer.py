@@ -2,8 +2,8 @@
 
 `python -m bench.learning_peer --mask STORE/mask/128/FINGERPRINT --heldout
 STORE/mask/128-heldout/FINGERPRINT --vocab STORE/vocab/FINGERPRINT --minutes 30` needs transformers
-and accelerate. Rows are padded to the full length, as its collators do by default; the optimiser's
-settings are those of `experiment=learn_english_mini`.
+and accelerate. Rows are padded to the full length, as its collators do by default; the optimiser is
+AdamW with the rate and rows a step that left the unigram baseline in trials of ours.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def _options(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--size", default="mini", choices=sorted(SIZES))
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--steps", type=int, help="in the place of a time")
-    parser.add_argument("--rows", type=int, default=32, help="of a step")
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--rows", type=int, default=16, help="of a step")
+    parser.add_argument("--learning-rate", type=float, default=4e-4)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--work", type=Path, default=Path("learning-peer"))
     return parser.parse_args(words)
