@@ -6,10 +6,9 @@ The files are TSV without quoting: a quote is text, and a line is a row.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 
-from stages.text.tasks.rows import TaskFileError
+from stages.text.tasks.rows import TaskFileError, nearest
 from stages.text.tasks.sequences import SequenceColumns
 from stages.text.tasks.tables import TableOptions
 
@@ -50,8 +49,8 @@ def glue_layout(name: str, labels: bool = True) -> SequenceColumns:
     """
     plain = name.lower().replace("-", "").replace("_", "")
     if plain not in LAYOUTS:
-        near = difflib.get_close_matches(plain, LAYOUTS, 1, 0.5)
-        hint = f": did you mean {near[0]!r}?" if near else "."
+        near = nearest(plain, LAYOUTS)
+        hint = f": did you mean {near!r}?" if near else "."
         raise TaskFileError(f"no GLUE layout {name!r}{hint} There are {', '.join(LAYOUTS)}")
     layout = LAYOUTS[plain]
     if labels:

@@ -123,11 +123,29 @@ def example(file: str, reject: Reject) -> str:
     return line[:EXAMPLE_CHARACTERS].encode("utf-8", "backslashreplace").decode()
 
 
-def unknown_label(label: str, classes: Sequence[str]) -> str:
-    """What is wrong with a label that is not one of those given."""
-    near = difflib.get_close_matches(label, classes, 1, 0.6)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"label {label!r} is not one of those given{hint}"
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What is meant by a word that is not known, whatever its case; "" where nothing is near."""
+    lowered = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), lowered, 1, 0.6)
+    return lowered[near[0]] if near else ""
+
+
+class KnownLabels:
+    """The labels that are given, if any are, asked about one after the other."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self._problems = dict.fromkeys(classes, "")
+        self._classes = tuple(classes)
+
+    def problem(self, label: str) -> str:
+        """What is wrong with a label; "" where nothing is."""
+        if not self._classes:
+            return ""
+        if label not in self._problems:
+            near = nearest(label, self._classes)
+            hint = f" (did you mean {near!r}?)" if near else ""
+            self._problems[label] = f"label {label!r} is not one of those given{hint}"
+        return self._problems[label]
 
 
 def require_usable(read: Read[R], what: str, most: float) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.text.records import Reject, record_id
-from stages.text.tasks.rows import Read, SequenceRow, file_names, gather, unknown_label
+from stages.text.tasks.rows import KnownLabels, Read, SequenceRow, file_names, gather
 from stages.text.tasks.tables import Cells, TableOptions, json_kind, table_rows
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -60,12 +60,13 @@ def _found(
     paths: Sequence[str | Path], columns: SequenceColumns, classes: Sequence[str]
 ) -> Iterator[tuple[str, SequenceRow | Reject]]:
     names = [n for n in (columns.text_a, columns.text_b, columns.label, columns.id) if n]
+    known = KnownLabels(classes)
     for path, name, prefix in file_names(paths):
         for cells in table_rows(path, names, columns.table):
             row = cells if isinstance(cells, Reject) else _row(cells, columns, prefix)
-            if isinstance(row, SequenceRow) and classes and row.label not in (None, *classes):
-                detail = unknown_label(str(row.label), classes)
-                row = Reject("unknown_label", cells.where, detail, row.text_a[:100])
+            label = row.label if isinstance(row, SequenceRow) else None
+            if isinstance(label, str) and (problem := known.problem(label)):
+                row = Reject("unknown_label", cells.where, problem)
             yield name, row
 
 

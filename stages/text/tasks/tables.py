@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from stages.text.encodings import file_encoding
 from stages.text.listing import DETECT, Format, file_format, shown
 from stages.text.records import ReadOptions, Reject, look_up, snippet, text_pieces, too_large
 from stages.text.streams import DamagedFile, lines
-from stages.text.tasks.rows import TaskFileError
+from stages.text.tasks.rows import TaskFileError, nearest
 
 TABLES = ("tsv", "csv", "jsonl", "parquet", "arrow")
 
@@ -122,9 +121,8 @@ def file_error(path: str, reason: str, detail: str) -> TaskFileError:
 
 def missing_column(path: str, name: str, there: Sequence[str]) -> TaskFileError:
     """The error of a column that is not there: it names the nearest, and all."""
-    lowered = {known.lower(): known for known in reversed(there)}
-    near = difflib.get_close_matches(name.lower(), lowered, 1, 0.6)
-    hint = f": did you mean {lowered[near[0]]!r}?" if near else "."
+    near = nearest(name, there)
+    hint = f": did you mean {near!r}?" if near else "."
     listed = ", ".join(map(repr, there[:NAMES_SHOWN])) or "none"
     more = f" and {len(there) - NAMES_SHOWN} more" if len(there) > NAMES_SHOWN else ""
     return TaskFileError(f"{shown(path)} has no column {name!r}{hint} Columns: {listed}{more}")
@@ -272,7 +270,7 @@ def _batches(path: str, format: str, source: Any, names: Sequence[str]) -> Itera
         return
     file = pq.ParquetFile(source)
     _require_columns(path, file.schema_arrow, names)
-    yield from file.iter_batches(BATCH_ROWS, columns=list(names))
+    yield from file.iter_batches(BATCH_ROWS, columns=list(dict.fromkeys(names)))
 
 
 def _require_columns(path: str, schema: pa.Schema, names: Sequence[str]) -> None:

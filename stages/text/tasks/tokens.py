@@ -10,7 +10,7 @@ from typing import Any
 from stages.text.listing import file_format
 from stages.text.records import Reject, record_id
 from stages.text.tasks.conll import ConllColumns, conll_rows
-from stages.text.tasks.rows import Read, TokenRow, file_names, gather, unknown_label
+from stages.text.tasks.rows import KnownLabels, Read, TokenRow, file_names, gather
 from stages.text.tasks.sequences import class_name
 from stages.text.tasks.tables import Cells, TableOptions, json_kind, table_rows
 
@@ -58,7 +58,7 @@ def read_tokens(
 def _found(
     paths: Sequence[str | Path], columns: TokenColumns, classes: Sequence[str]
 ) -> Iterator[tuple[str, TokenRow | Reject]]:
-    known = frozenset(classes)
+    known = KnownLabels(classes)
     for path, name, prefix in file_names(paths):
         format = columns.format
         if format == "auto":
@@ -69,10 +69,9 @@ def _found(
                 yield name, found
                 continue
             where, row = found
-            unknown = next((t for t in row.tags or () if known and t not in known), None)
-            if unknown is not None:
-                detail = unknown_label(unknown, classes)
-                yield name, Reject("unknown_label", where, detail, " ".join(row.words)[:100])
+            problem = next(filter(None, map(known.problem, row.tags or ())), "")
+            if problem:
+                yield name, Reject("unknown_label", where, problem, " ".join(row.words)[:100])
             else:
                 own = prefix + where if row.id == where else row.id
                 yield name, TokenRow(own, row.words, row.tags)
