@@ -83,6 +83,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("answer_not_there", question([answer(15, "sah")]), "count bytes of UTF-8"),
     ("answer_not_there", question([answer(13, "sah")]), "count UTF-16 units"),
     ("answer_not_in_context", question([answer(0, "Igel")]), "not in its context"),
+    ("answer_not_in_context", question([answer(12, "sag")]), "not in its context"),
     ("empty_answer", question([answer(3, " ")]), "without text"),
     ("missing_answer", question(), "is it a file to predict?"),
     ("missing_answer", {"id": "q", "question": "Was?"}, "nothing under 'answers'"),
