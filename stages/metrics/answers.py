@@ -162,12 +162,11 @@ def best_threshold(scores: AnswerScores, null_scores: ArrayLike, by: str = "f1")
     null = _null_scores(scores, null_scores)
     order = np.argsort(null, kind="stable")
     silent = (~scores.has_answer).astype(np.float64)
-    # Mean with the first i questions answered. Scores of SQuAD are sums of a few fractions:
-    # rounding must not choose between equal means.
-    means = np.round((silent.sum() + np.cumsum((own - silent)[order])) / len(null), 12)
+    means = (silent.sum() + np.cumsum((own - silent)[order])) / len(null)
     ends = np.flatnonzero(np.append(np.diff(null[order]) > 0, True))
-    best = ends[np.argmax(means[ends])]
-    if means[best] <= np.round(silent.mean(), 12):
+    # The rounding of sums must not choose between equal means.
+    best = ends[np.argmax(np.round(means[ends], 12))]
+    if means[best] <= silent.mean() + 1e-12:
         return Threshold(float(np.nextafter(null.min(), -np.inf)), float(silent.mean()))
     return Threshold(float(null[order[best]]), float(means[best]))
 

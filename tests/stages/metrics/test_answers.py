@@ -69,7 +69,6 @@ def test_the_official_rules(text: str, expected: str) -> None:
 @settings(deadline=None, max_examples=300)
 @given(texts, texts)
 def test_answers_equal_the_plain_twin(ours: str, gold: str) -> None:
-    # Combining marks are no word characters for `isalnum`, but may be for a regular expression.
     assert normalised(ours).split() == plain.squad_words(ours)
     assert answer_f1(ours, gold) == pytest.approx(plain.squad_f1(ours, gold))
     assert exact_match(ours, gold) == (plain.squad_words(ours) == plain.squad_words(gold))

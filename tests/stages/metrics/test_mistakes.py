@@ -105,7 +105,7 @@ def test_a_page_holds_every_number_and_escapes_text() -> None:
     gold, predicted = [0, 0, 1, 2, 2], [0, 1, 1, 0, 0]
     matrix = confusion(gold, predicted, 3)
     mistakes = class_mistakes(np.eye(3)[predicted], gold, NAMES, 9)
-    texts = ["<script>", "b", "c", "d" * 700, "e"]
+    texts = ["a", "<script>", "c", "d" * 700, "e"]
     table = report.mistakes_table(mistakes, texts, ids=list("vwxyz"))
     figures = report.figures_table(classification_figures(gold, predicted, NAMES))
     html = report.page("Dev & more", [table, figures], matrix, NAMES)
