@@ -98,11 +98,12 @@ def export_onnx(form: PaddedForm, path: Path) -> None:
         form: its parameters lie on CPU, in float32.
         path: of the file; its folder must be there.
     """
-    ones = torch.ones(EXAMPLE_SHAPE, dtype=torch.int64)
+    # A tensor each: torch.export takes one tensor that is given twice for one input.
+    example = Batch(*(torch.ones(EXAMPLE_SHAPE, dtype=torch.int64) for _ in INPUTS))
     with torch.no_grad():
         program = torch.onnx.export(
             form,
-            (ones, ones, torch.zeros_like(ones)),
+            tuple(example),
             input_names=INPUTS,
             output_names=OUTPUTS[form.kind],
             dynamic_shapes={name: {0: "batch", 1: "length"} for name in INPUTS},

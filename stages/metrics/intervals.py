@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binomtest, ttest_ind
+from scipy.stats import binomtest, t
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,9 @@ def over_seeds(values: Sequence[float]) -> Spread:
         ValueError: no values, or one that is not finite.
     """
     array = _finite(values, "a seed")
-    deviation = float(array.std(ddof=1)) if len(array) > 1 else None
-    return Spread(float(array.mean()), deviation, len(array))
+    if np.ptp(array) == 0:  # and no rounding of the mean makes a deviation of it
+        return Spread(float(array[0]), 0.0 if len(array) > 1 else None, len(array))
+    return Spread(float(array.mean()), float(array.std(ddof=1)), len(array))
 
 
 @dataclass(frozen=True)
@@ -127,15 +129,16 @@ def welch(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> D
         raise ValueError(
             f"{len(first)} and {len(second)} seeds: an interval needs two at least in each arm"
         )
-    value = float(first.mean() - second.mean())
     spreads = over_seeds(a), over_seeds(b)
-    if np.ptp(first) == 0 and np.ptp(second) == 0:
+    value = spreads[0].mean - spreads[1].mean
+    # The variance of each arm's mean.
+    p, q = ((s.deviation or 0.0) ** 2 / s.seeds for s in spreads)
+    if p + q == 0:
         note = "no arm varies over its seeds: the interval has no width"
         return Difference(value, Interval(value, value, confidence), None, *spreads, note)
-    test = ttest_ind(first, second, equal_var=False)
-    found = test.confidence_interval(confidence)
-    interval = Interval(float(found.low), float(found.high), confidence)
-    return Difference(value, interval, float(test.df), *spreads)
+    degrees = (p + q) ** 2 / (p**2 / (len(first) - 1) + q**2 / (len(second) - 1))
+    half = float(t.ppf((1 + confidence) / 2, degrees)) * math.sqrt(p + q)
+    return Difference(value, Interval(value - half, value + half, confidence), degrees, *spreads)
 
 
 def _finite(values: Sequence[float], what: str) -> NDArray[np.float64]:

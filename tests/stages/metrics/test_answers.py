@@ -20,10 +20,8 @@ from stages.metrics.answers import (
     normalised,
     with_threshold,
 )
-from tests.conftest import ROOT
 from tests.oracle import plain_metrics as plain
-
-SQUAD = ROOT.parent / "shared/data/tasks/squad_v2/dev-v2.0.json"
+from tests.oracle.real_text import shared_data
 
 PIECES = [
     "the",
@@ -153,9 +151,8 @@ def test_null_scores_must_be_numbers() -> None:
 
 
 def test_gold_answers_of_a_real_set_are_right() -> None:
-    if not SQUAD.exists():
-        pytest.skip("the shared data is not here")
-    articles = json.loads(SQUAD.read_text())["data"]
+    path = shared_data() / "tasks/squad_v2/dev-v2.0.json"
+    articles = json.loads(path.read_text(encoding="utf-8"))["data"]
     golds = [
         [a["text"] for a in q["answers"]]
         for article in articles
