@@ -31,7 +31,7 @@ UNPACKED_LIMIT = 8
 SMALL_GROUP_BYTES = 16_000_000
 """Of a row group that is read as dictionaries the reader holds all: several times its size."""
 
-_BROKEN = (OSError, pa.ArrowException, UnicodeDecodeError)
+BROKEN = (OSError, pa.ArrowException, UnicodeDecodeError)
 """What pyarrow raises where a file is damaged; the last of names of columns."""
 
 
@@ -43,14 +43,14 @@ def parquet_records(path: str, compression: str, options: ReadOptions) -> Iterat
     row = 0
     names = [n for n in (options.text_field, options.id_field, options.source_field) if n]
     try:
-        with _parquet_file(_source(path, compression, options), names) as file:
+        with _parquet_file(open_columnar(path, compression, options), names) as file:
             if file.metadata.num_rows != sum(g.num_rows for g in _groups(file.metadata)):
                 raise pa.ArrowInvalid("its row groups do not have as many rows as it says")
-            if _find(file.schema_arrow, options.text_field) is None:
+            if find_field(file.schema_arrow, options.text_field) is None:
                 yield from _missing(file.schema_arrow, row, file.metadata.num_rows, options)
                 return
             # A nested field has its dotted path as its name.
-            found = [n for n in names if _find(file.schema_arrow, n) is not None]
+            found = [n for n in names if find_field(file.schema_arrow, n) is not None]
             rows = _rows_a_batch(file, options)
             for group in range(file.num_row_groups):
                 end = row + file.metadata.row_group(group).num_rows
@@ -58,14 +58,14 @@ def parquet_records(path: str, compression: str, options: ReadOptions) -> Iterat
                     for batch in file.iter_batches(rows, row_groups=[group], columns=found):
                         yield from _rows(batch, row, options)
                         row += batch.num_rows
-                except _BROKEN as error:
+                except BROKEN as error:
                     # What is wrong with a row group costs no other one.
                     reason = "unreadable" if row == 0 else "damaged"
                     yield Reject(reason, f"rows {row} to {end - 1}", str(error))
                 row = end
     except DamagedFile as damage:
         yield Reject(damage.reason, "", str(damage))
-    except _BROKEN as error:
+    except BROKEN as error:
         yield Reject("unreadable" if row == 0 else "damaged", f"row {row}", str(error))
 
 
@@ -76,9 +76,9 @@ def arrow_records(path: str, compression: str, options: ReadOptions) -> Iterator
     """
     row = 0
     try:
-        with _source(path, compression, options) as source:
-            for batch in _arrow_batches(source):
-                if _find(batch.schema, options.text_field) is None:
+        with open_columnar(path, compression, options) as source:
+            for batch in arrow_batches(source):
+                if find_field(batch.schema, options.text_field) is None:
                     # A damaged length could be that of years.
                     batch.validate()
                     yield from _missing(batch.schema, row, batch.num_rows, options)
@@ -87,11 +87,17 @@ def arrow_records(path: str, compression: str, options: ReadOptions) -> Iterator
                 row += batch.num_rows
     except DamagedFile as damage:
         yield Reject(damage.reason, "", str(damage))
-    except _BROKEN as error:
+    except BROKEN as error:
         yield Reject("unreadable" if row == 0 else "damaged", f"row {row}", str(error))
 
 
-def _source(path: str, compression: str, options: ReadOptions) -> Any:
+def open_columnar(path: str, compression: str, options: ReadOptions) -> Any:
+    """A columnar file, seekable; one with a compression around it is unpacked in memory.
+
+    Raises:
+        DamagedFile: it cannot be opened or unpacked.
+        RemoteFailure: the filesystem of a URI fails.
+    """
     if not compression:
         return open_seekable(path)
     content, damage = whole(
@@ -129,7 +135,8 @@ def _groups(metadata: pq.FileMetaData) -> list[pq.RowGroupMetaData]:
     return [metadata.row_group(i) for i in range(metadata.num_row_groups)]
 
 
-def _arrow_batches(source: Any) -> Iterator[pa.RecordBatch]:
+def arrow_batches(source: Any) -> Iterator[pa.RecordBatch]:
+    """Batches of an Arrow IPC file or stream; of a file whose index is lost, then its error."""
     head = source.read(ARROW_FILE_HEAD)
     source.seek(0)
     if not head.startswith(ARROW_FILE_MAGIC):
@@ -156,7 +163,7 @@ def _rows_a_batch(file: pq.ParquetFile, options: ReadOptions) -> int:
 def _slices(batch: pa.RecordBatch, row: int, options: ReadOptions) -> Iterator[Record | Reject]:
     """The rows of a batch of any size, without a second copy of it in memory."""
     try:
-        text = _column(batch, options.text_field)
+        text = field_column(batch, options.text_field)
         text.validate()
         if len(text) != batch.num_rows:
             raise pa.ArrowInvalid(f"{len(text)} values in {batch.num_rows} rows")
@@ -183,7 +190,7 @@ def _missing(
 
 def _rows(batch: pa.RecordBatch, row: int, options: ReadOptions) -> Iterator[Record | Reject]:
     try:
-        text = _column(batch, options.text_field)
+        text = field_column(batch, options.text_field)
         check(text)
     except pa.ArrowException as error:
         where = f"rows {row} to {row + batch.num_rows - 1}"
@@ -209,10 +216,10 @@ def _rows(batch: pa.RecordBatch, row: int, options: ReadOptions) -> Iterator[Rec
 
 def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
     """Values of an id or source column; None where there is none that can be one."""
-    if not name or _find(batch.schema, name) is None:
+    if not name or find_field(batch.schema, name) is None:
         return [None] * batch.num_rows
     try:
-        column = _column(batch, name)
+        column = field_column(batch, name)
         check(column)
     except pa.ArrowException:
         return [None] * batch.num_rows
@@ -270,7 +277,7 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
     return [None if i is None else words[i] for i in column.indices.to_pylist()]
 
 
-def _find(fields: Any, path: str) -> list[str] | None:
+def find_field(fields: Any, path: str) -> list[str] | None:
     """Names on the way to a field of a schema or struct type; the longest name wins."""
     names = [field.name for field in fields]
     if path in names:
@@ -278,13 +285,14 @@ def _find(fields: Any, path: str) -> list[str] | None:
     for outer, inner in dotted_splits(path):
         if names.count(outer) == 1:
             kind = fields.field(names.index(outer)).type
-            if pa.types.is_struct(kind) and (found := _find(kind, inner)) is not None:
+            if pa.types.is_struct(kind) and (found := find_field(kind, inner)) is not None:
                 return [outer, *found]
     return None
 
 
-def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
-    names = _find(batch.schema, path)
+def field_column(batch: pa.RecordBatch, path: str) -> pa.Array:
+    """The column under a dotted path that `find_field` found."""
+    names = find_field(batch.schema, path)
     assert names is not None
     # By position: of two columns of one name the first is meant.
     column = batch.column(batch.schema.names.index(names[0]))

@@ -26,9 +26,7 @@ def csv_records(path: str, compression: str, options: ReadOptions) -> Iterator[R
     comma. A row that is not well formed, or has more or fewer fields than the header, costs
     itself: after a quote that nothing closes, reading goes on at the next line.
     """
-    source = _Lines(path, compression, options)
-    reader = csv.reader(source, delimiter=_delimiter(source), strict=True)
-    return _records(source, options, lambda width: next(reader))
+    return _records(csv_rows(path, compression, options), options)
 
 
 def tsv_records(path: str, compression: str, options: ReadOptions) -> Iterator[Record | Reject]:
@@ -38,9 +36,44 @@ def tsv_records(path: str, compression: str, options: ReadOptions) -> Iterator[R
     for fields that are quoted as a whole, and for a last field whose quote is closed in a later
     line, before any tab or with fewer rows than other lines on the way.
     """
+    return _records(tsv_rows(path, compression, options), options)
+
+
+class Row(NamedTuple):
+    """Fields as they stand in a file, as many as there are; the first row is the header.
+
+    Attributes:
+        line: the row's first line, from 1.
+        fields: bytes that are not UTF-8 are surrogate escapes.
+    """
+
+    line: int
+    fields: list[str]
+
+
+def csv_rows(path: str, compression: str, options: ReadOptions) -> Iterator[Row | Reject]:
+    """All rows of a CSV file, as `csv_records` finds them."""
+    source = _Lines(path, compression, options)
+    reader = csv.reader(source, delimiter=_delimiter(source), strict=True)
+    return _rows(source, options, lambda width: next(reader))
+
+
+def tsv_rows(path: str, compression: str, options: ReadOptions) -> Iterator[Row | Reject]:
+    """All rows of a TSV file, as `tsv_records` finds them."""
     source = _Lines(path, compression, options)
     reader = csv.reader(source, delimiter="\t", strict=True)
-    return _records(source, options, lambda width: _next_tabbed(source, reader, width))
+    return _rows(source, options, lambda width: _next_tabbed(source, reader, width))
+
+
+def plain_tsv_rows(path: str, compression: str, options: ReadOptions) -> Iterator[Row | Reject]:
+    """All rows of a TSV file without quoting: each line is a row, and quotes in it are text."""
+    source = _Lines(path, compression, options)
+
+    def next_row(width: int) -> list[str]:
+        line = next(source).removesuffix("\n").removesuffix("\r")
+        return line.split("\t") if line else []
+
+    return _rows(source, options, next_row)
 
 
 class _Columns(NamedTuple):
@@ -119,33 +152,41 @@ def _delimiter(source: _Lines) -> str:
     return found[0] if found else ","
 
 
-def _records(
+def _rows(
     source: _Lines, options: ReadOptions, next_row: Callable[[int], list[str]]
-) -> Iterator[Record | Reject]:
+) -> Iterator[Row | Reject]:
     # This limit is of the process, and its default is less than many a document: 128 KiB a field.
     csv.field_size_limit(max(csv.field_size_limit(), options.max_record_bytes))
-    columns: _Columns | None = None
+    width = 0
     while True:
         source.begin()
         try:
-            fields = next_row(len(columns.names) if columns else 0)
+            fields = next_row(width)
         except StopIteration:
             break
         except csv.Error as error:
             yield source.give_up(error, options)
-            if columns is None:
+            if not width:
                 detail = "its first line is no header: what follows was not read"
                 yield Reject("unreadable", "", detail)
                 return
             continue
-        if not fields:
-            continue
-        if columns is None:
-            columns = _columns(fields, options)
-            continue
-        yield _record(fields, f"line {source.taken[0][0]}", columns, options)
+        if fields:
+            width = width or len(fields)
+            yield Row(source.taken[0][0], fields)
     if source.damage:
         yield Reject(source.damage.reason, "", str(source.damage))
+
+
+def _records(rows: Iterator[Row | Reject], options: ReadOptions) -> Iterator[Record | Reject]:
+    columns: _Columns | None = None
+    for row in rows:
+        if isinstance(row, Reject):
+            yield row
+        elif columns is None:
+            columns = _columns(row.fields, options)
+        else:
+            yield _record(row.fields, f"line {row.line}", columns, options)
 
 
 def _columns(header: list[str], options: ReadOptions) -> _Columns:

@@ -1,0 +1,148 @@
+"""How sure a figure is: intervals of one run, spread over seeds, two arms of seeds side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest, t
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The bounds of a figure at a confidence."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+def wilson(right: int, rows: int, confidence: float = 0.95) -> Interval:
+    """Wilson's score interval (1927) of a share of independent rows: accuracy, exact match.
+
+    It stays inside 0 to 1 and has a width where all rows are right or none is.
+
+    Raises:
+        ValueError: no rows, or more right than rows.
+    """
+    if not 0 <= right <= rows or rows == 0:
+        raise ValueError(f"{right} of {rows} rows is no share")
+    found = binomtest(right, rows).proportion_ci(confidence, method="wilson")
+    return Interval(float(found.low), float(found.high), confidence)
+
+
+def bootstrap(
+    figure: Callable[[NDArray[np.int64]], float | None],
+    rows: int,
+    generator: np.random.Generator,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+) -> Interval | None:
+    """The percentile interval of any figure, over rows drawn with replacement (Efron 1979).
+
+    It covers the choice of the evaluation rows, not that of the seed: see `over_seeds`.
+
+    Args:
+        figure: of the rows with these indices, int64[N] with repetitions; None where undefined.
+        rows: N. What belongs together (a sentence's entities) must be one row.
+        generator: the same state gives the same interval.
+        resamples: how often rows are drawn.
+        confidence: share of the resamples inside.
+
+    Returns:
+        None where the figure was undefined on more than one resample in ten: too few rows.
+
+    Raises:
+        ValueError: no rows or no resamples.
+    """
+    if rows < 1 or resamples < 1:
+        raise ValueError(f"{resamples} resamples of {rows} rows: at least one of each is needed")
+    drawn = [figure(generator.integers(rows, size=rows)) for _ in range(resamples)]
+    known = [value for value in drawn if value is not None]
+    if len(known) < 0.9 * resamples:
+        return None
+    low, high = np.quantile(known, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(float(low), float(high), confidence)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over seeds: `deviation` is the sample's (n - 1); None of a single seed."""
+
+    mean: float
+    deviation: float | None
+    seeds: int
+
+
+def over_seeds(values: Sequence[float]) -> Spread:
+    """Mean and sample deviation of one figure over runs that differ in their seed alone.
+
+    Raises:
+        ValueError: no values, or one that is not finite.
+    """
+    array = _finite(values, "a seed")
+    if np.ptp(array) == 0:  # and no rounding of the mean makes a deviation of it
+        return Spread(float(array[0]), 0.0 if len(array) > 1 else None, len(array))
+    return Spread(float(array.mean()), float(array.std(ddof=1)), len(array))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean of arm a less mean of arm b.
+
+    Attributes:
+        value: the difference.
+        interval: Welch's, for the difference.
+        degrees: Welch's degrees of freedom; None where no arm varies.
+        a: arm a over its seeds.
+        b: arm b over its seeds.
+        note: what a reader must know of the interval; empty as a rule.
+    """
+
+    value: float
+    interval: Interval
+    degrees: float | None
+    a: Spread
+    b: Spread
+    note: str = ""
+
+    @property
+    def includes_zero(self) -> bool:
+        """Whether the arms may be equal: the interval has 0 in it."""
+        return self.interval.low <= 0 <= self.interval.high
+
+
+def welch(a: Sequence[float], b: Sequence[float], confidence: float = 0.95) -> Difference:
+    """Welch's interval (1947) of the difference of two arms of seeds, whose variances may differ.
+
+    Where no arm varies at all the interval is the difference itself, with a note: seeds that do
+    not matter, or runs that are copies.
+
+    Raises:
+        ValueError: fewer than two seeds in an arm, or a value that is not finite.
+    """
+    first, second = _finite(a, "arm a"), _finite(b, "arm b")
+    if min(len(first), len(second)) < 2:
+        raise ValueError(
+            f"{len(first)} and {len(second)} seeds: an interval needs two at least in each arm"
+        )
+    spreads = over_seeds(a), over_seeds(b)
+    value = spreads[0].mean - spreads[1].mean
+    # The variance of each arm's mean.
+    p, q = ((s.deviation or 0.0) ** 2 / s.seeds for s in spreads)
+    if p + q == 0:
+        note = "no arm varies over its seeds: the interval has no width"
+        return Difference(value, Interval(value, value, confidence), None, *spreads, note)
+    degrees = (p + q) ** 2 / (p**2 / (len(first) - 1) + q**2 / (len(second) - 1))
+    half = float(t.ppf((1 + confidence) / 2, degrees)) * math.sqrt(p + q)
+    return Difference(value, Interval(value - half, value + half, confidence), degrees, *spreads)
+
+
+def _finite(values: Sequence[float], what: str) -> NDArray[np.float64]:
+    array = np.asarray(values, np.float64)
+    if array.size == 0 or not np.isfinite(array).all():
+        raise ValueError(f"{what} must give finite figures, not {array.tolist()}")
+    return array

@@ -1,0 +1,119 @@
+"""Intervals: published examples, plain twins, SciPy's own bootstrap, and the edges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from stages.metrics.intervals import bootstrap, over_seeds, welch, wilson
+from tests.oracle import plain_metrics as plain
+
+Z = 1.959963984540054
+
+# Sleep gained under two drugs (Student 1908); R's documentation prints Welch's interval.
+DRUG_1 = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
+DRUG_2 = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
+
+
+@pytest.mark.parametrize(
+    ("right", "rows", "low", "high"),
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_of_newcombe(right: int, rows: int, low: float, high: float) -> None:
+    """Newcombe (1998), Two-sided confidence intervals for the single proportion, table I."""
+    found = wilson(right, rows)
+    assert (found.low, found.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_solves_its_equation(case: tuple[int, int]) -> None:
+    found = wilson(*case)
+    assert (found.low, found.high) == pytest.approx(plain.wilson(*case, Z), abs=1e-9)
+
+
+def test_welch_of_student() -> None:
+    found = welch(DRUG_1, DRUG_2)
+    assert found.interval.low == pytest.approx(-3.3654832)
+    assert found.interval.high == pytest.approx(0.2054832)
+    assert found.degrees == pytest.approx(17.776, abs=5e-4)
+    assert (found.a.mean, found.b.mean) == (pytest.approx(0.75), pytest.approx(2.33))
+    assert found.includes_zero and found.note == ""
+    assert not welch(DRUG_1, [v + 1 for v in DRUG_2]).includes_zero
+
+
+arm = st.lists(st.integers(0, 100).map(lambda n: n / 100), min_size=2, max_size=6)
+
+
+@settings(deadline=None, max_examples=50)
+@given(arm, arm, st.sampled_from([0.9, 0.95]))
+def test_welch_equals_the_plain_twin(a: list[float], b: list[float], confidence: float) -> None:
+    found = welch(a, b, confidence)
+    assert found.value == pytest.approx(sum(a) / len(a) - sum(b) / len(b), abs=1e-12)
+    if len(set(a)) == len(set(b)) == 1:
+        assert found.interval.low == found.interval.high == found.value
+        assert found.degrees is None and "no arm varies" in found.note
+        return
+    if min(len(set(a)), len(set(b))) > 1:
+        theirs = stats.ttest_ind(a, b, equal_var=False).confidence_interval(confidence)
+        assert (found.interval.low, found.interval.high) == pytest.approx(tuple(theirs), abs=1e-9)
+    error, degrees = plain.welch_degrees(a, b)
+    half = float(stats.t.ppf((1 + confidence) / 2, degrees)) * error
+    assert found.degrees == pytest.approx(degrees)
+    assert found.interval.low == pytest.approx(found.value - half, abs=1e-9)
+    assert found.interval.high == pytest.approx(found.value + half, abs=1e-9)
+
+
+def test_seeds() -> None:
+    spread = over_seeds([0.8, 0.9, 0.85])
+    assert (spread.mean, spread.seeds) == (pytest.approx(0.85), 3)
+    assert spread.deviation == pytest.approx(0.05)
+    assert over_seeds([0.8]).deviation is None
+    for values in ([], [0.5, float("nan")]):
+        with pytest.raises(ValueError, match="finite figures"):
+            over_seeds(values)
+    with pytest.raises(ValueError, match="1 and 2 seeds"):
+        welch([0.5], [0.5, 0.6])
+
+
+def test_bootstrap_equals_scipys() -> None:
+    values = np.random.default_rng(1).gamma(2.0, size=80)
+    ours = bootstrap(lambda rows: float(values[rows].mean()), 80, np.random.default_rng(2), 4000)
+    theirs = stats.bootstrap(
+        (values,), np.mean, method="percentile", n_resamples=4000, rng=np.random.default_rng(3)
+    ).confidence_interval
+    assert ours is not None
+    width = theirs.high - theirs.low
+    assert ours.low == pytest.approx(theirs.low, abs=0.05 * width)
+    assert ours.high == pytest.approx(theirs.high, abs=0.05 * width)
+
+
+def test_bootstrap_is_drawn_from_the_generator_alone() -> None:
+    values = np.arange(50.0)
+
+    def once(seed: int) -> object:
+        generator = np.random.default_rng(seed)
+        return bootstrap(lambda rows: float(values[rows].mean()), 50, generator, 50)
+
+    assert once(3) == once(3) != once(4)
+
+
+def test_bootstrap_of_what_is_mostly_undefined() -> None:
+    draws = iter([None, 1.0, None, 1.0])
+    assert bootstrap(lambda _: next(draws), 3, np.random.default_rng(1), 4) is None
+    with pytest.raises(ValueError, match="at least one"):
+        bootstrap(lambda _: 0.0, 0, np.random.default_rng(1))
+
+
+def test_wilson_of_nothing() -> None:
+    for right, rows in ((0, 0), (3, 2)):
+        with pytest.raises(ValueError, match="no share"):
+            wilson(right, rows)
