@@ -134,6 +134,14 @@ class Tokenizer:
         """The reference. Made when it is first asked for: who only needs flags never does."""
         return self._reference(self._ids)
 
+    @property
+    def reference(self) -> tokenizers.Tokenizer:
+        """`tokenizers`' own pipeline, which says where pieces stand; no text makes a special token.
+
+        Not to be changed: the parity check holds the engines against it.
+        """
+        return self._plain
+
     def _encoder(self, engine: Engine) -> BlockEncoder:
         """An engine, made when it is first asked for.
 
