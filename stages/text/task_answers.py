@@ -151,9 +151,9 @@ def best_spans(
 def _distinct(
     candidates: list[tuple[float, int, int]], context: str, n_best: int
 ) -> tuple[Found, ...]:
-    """The best ones as texts. Pieces of one character give a text more than once."""
+    """The best ones as texts, of equals the first. Pieces of one character give a text twice."""
     found: dict[tuple[int, int], Found] = {}
-    for score, start, end in sorted(candidates, key=lambda c: (-c[0], c[1], c[2])):
+    for score, start, end in sorted(candidates, key=lambda candidate: -candidate[0]):
         if len(found) == n_best:
             break
         found.setdefault((start, end), Found(context[start:end], start, end, score))

@@ -262,6 +262,28 @@ def gathered(values: NDArray[Any], sources: Int64s, otherwise: Any) -> NDArray[A
     return found
 
 
+def joined(parts: Iterable[Features]) -> Features:
+    """Features of several chunks as one; at least one chunk."""
+    found = list(parts)
+    sizes = np.concatenate([part.input_ids.lengths for part in found])
+    fields = ("labels", "starts", "ends", "char_starts", "char_ends", "own")
+    together: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in found])
+        for name in fields
+        if getattr(found[0], name) is not None
+    }
+    return Features(
+        rows=np.concatenate([part.rows for part in found]),
+        input_ids=Lists(
+            np.concatenate([part.input_ids.values for part in found]),
+            np.concatenate([[0], np.cumsum(sizes)]),
+        ),
+        a_length=np.concatenate([part.a_length for part in found]),
+        counts=add_counts(part.counts for part in found),
+        **together,
+    )
+
+
 def add_counts(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """The sums of counts by name."""
     found: dict[str, int] = {}
