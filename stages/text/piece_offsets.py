@@ -77,7 +77,8 @@ def slices(
         end = _cut(text, begin, begin + characters, ideographs)
         yield begin, text[begin:end]
         begin = end
-    yield begin, text[begin:]
+    if begin < len(text):
+        yield begin, text[begin:]
 
 
 def _cut(text: str, begin: int, limit: int, ideographs: bool) -> int:

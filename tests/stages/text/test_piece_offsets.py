@@ -120,9 +120,9 @@ def test_a_text_may_be_cut(text: str, normalisation: Normalisation, characters: 
 
 def test_long_texts_are_cut() -> None:
     assert [len(part) for _, part in slices("ab " * 10, True, 7)] == [5, 6, 6, 6, 7]
-    assert [len(part) for _, part in slices("中" * 10, True, 4)] == [3, 3, 4]
+    assert [len(part) for _, part in slices("字" * 10, True, 4)] == [3, 3, 4]
     assert [len(part) for _, part in slices("x" * 10 + " x", True, 4)] == [10, 2]
-    assert [len(part) for _, part in slices("中" * 10, False, 4)] == [10]
+    assert [len(part) for _, part in slices("字" * 10, False, 4)] == [10]
 
 
 def test_several_texts() -> None:

@@ -123,17 +123,17 @@ def test_real_tags_come_back(vocab: str) -> None:
     tokenizer = Tokenizer(google_vocab(vocab), normalisation)
     sets = [token_rows(*GERMEVAL), [row for name in WIKIGOLD for row in token_rows(*name)]]
     assert [len(rows) for rows in sets] == [2200, 1696]
-    for rows in sets:
+    for rows, without_pieces in zip(sets, (1, 0), strict=True):
         classes = sorted({tag for row in rows for tag in row.tags or ()})
         parts = list(word_features(rows, tokenizer, 48, 16, classes, 7000))
         counts = joined(parts).counts
         assert counts["long_rows"] > 50
-        # Every word of these sets has a piece: nothing comes back by rule.
-        assert counts["words_without_pieces"] == 0
+        # One word of GermEval is a control character, tagged O: it comes back by rule.
+        assert counts["words_without_pieces"] == without_pieces
         back = stitched(
             [(part, part.labels) for part in parts if part.labels is not None],
             [len(row.words) for row in rows],
-            IGNORED,
+            fill_class(classes),
         )
         for row, found in zip(rows, back, strict=True):
             assert tuple(classes[i] for i in found) == row.tags
@@ -204,6 +204,6 @@ def test_three_million_characters_in_bounded_memory() -> None:
     small, large = TextWords(text[:600_000], True), TextWords(text, True)
     (small_peak, right), (large_peak, all_right) = tagged(small), tagged(large)
     assert right == len(small)
-    assert all_right == len(large) > 500_000
+    assert all_right == len(large) > 400_000
     # One byte a word is the result itself.
     assert large_peak < small_peak + 2 * len(large)
