@@ -77,8 +77,7 @@ def slices(
         end = _cut(text, begin, begin + characters, ideographs)
         yield begin, text[begin:end]
         begin = end
-    if begin < len(text):
-        yield begin, text[begin:]
+    yield begin, text[begin:]
 
 
 def _cut(text: str, begin: int, limit: int, ideographs: bool) -> int:
@@ -101,9 +100,7 @@ def _take_marks(places: Int32s, text: str) -> None:
         return
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     kinds, which = np.unique(codes, return_inverse=True)
-    is_mark = np.array(
-        [code >= _FIRST_MARK and unicodedata.category(chr(code)) == "Mn" for code in kinds.tolist()]
-    )[which]
+    is_mark = np.array([_is_mark(code) for code in kinds.tolist()])[which]
     if not is_mark.any():
         return
     # run_end[i]: the first place from i on that holds no mark.
@@ -112,3 +109,15 @@ def _take_marks(places: Int32s, text: str) -> None:
     ends = places[:, 1]
     next_start = np.append(places[:, 0], len(codes))[np.searchsorted(places[:, 0], ends)]
     places[:, 1] = np.minimum(run_end[ends], next_start)
+
+
+def _is_mark(code: int) -> bool:
+    """Whether stripping accents removes a character, or may take it for a neighbour.
+
+    Of marks in a row that decomposing puts in another order, `tokenizers` counts places in the new
+    order. That shows where one of them stays (U+302E of Hangul): it belongs to all their places.
+    """
+    character = chr(code)
+    return code >= _FIRST_MARK and (
+        unicodedata.category(character) == "Mn" or unicodedata.combining(character) != 0
+    )
