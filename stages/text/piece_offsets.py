@@ -95,29 +95,39 @@ def _cut(text: str, begin: int, limit: int, ideographs: bool) -> int:
 
 
 def _take_marks(places: Int32s, text: str) -> None:
-    """Let each of [P, 2] places reach over the stripped marks behind it; changes them."""
+    """Let each of [P, 2] places reach over the stripped marks behind it; changes them.
+
+    Decomposing may put marks in a row in another order, and `tokenizers` then counts their places
+    in that order. It shows only where one of them is not stripped (U+302E of Hangul and a few
+    more): in such a text pieces take all marks on both sides.
+    """
     if text.isascii() or not len(places):
         return
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     kinds, which = np.unique(codes, return_inverse=True)
-    is_mark = np.array([_is_mark(code) for code in kinds.tolist()])[which]
-    if not is_mark.any():
+    marks = [code >= _FIRST_MARK and _is_mark(chr(code)) for code in kinds.tolist()]
+    if not any(marks):
         return
+    is_mark = np.array(marks)[which]
+    size = len(codes)
     # run_end[i]: the first place from i on that holds no mark.
-    run_end = np.where(is_mark, len(codes), np.arange(len(codes)))
-    run_end = np.append(np.minimum.accumulate(run_end[::-1])[::-1], len(codes))
-    ends = places[:, 1]
-    next_start = np.append(places[:, 0], len(codes))[np.searchsorted(places[:, 0], ends)]
+    run_end = np.append(np.where(is_mark, size, np.arange(size)), size)
+    run_end = np.minimum.accumulate(run_end[::-1])[::-1]
+    starts, ends = places[:, 0].copy(), places[:, 1]
+    next_start = np.append(starts, size)[np.searchsorted(starts, ends)]
     places[:, 1] = np.minimum(run_end[ends], next_start)
+    if any(mark and _stays(chr(code)) for mark, code in zip(marks, kinds.tolist(), strict=True)):
+        # run_start[i]: where the marks begin that end before i.
+        run_start = np.append(0, np.where(is_mark, 0, np.arange(1, size + 1)))
+        run_start = np.maximum.accumulate(run_start)
+        end_before = np.append(0, ends)[np.searchsorted(ends, starts, side="right")]
+        places[:, 0] = np.maximum(run_start[starts], end_before)
 
 
-def _is_mark(code: int) -> bool:
-    """Whether stripping accents removes a character, or may take it for a neighbour.
+def _is_mark(character: str) -> bool:
+    """Whether stripping accents removes it, or decomposing may move it."""
+    return unicodedata.category(character) == "Mn" or unicodedata.combining(character) != 0
 
-    Of marks in a row that decomposing puts in another order, `tokenizers` counts places in the new
-    order. That shows where one of them stays (U+302E of Hangul): it belongs to all their places.
-    """
-    character = chr(code)
-    return code >= _FIRST_MARK and (
-        unicodedata.category(character) == "Mn" or unicodedata.combining(character) != 0
-    )
+
+def _stays(character: str) -> bool:
+    return unicodedata.category(character) != "Mn"

@@ -56,6 +56,7 @@ def spelled(pieces: TextPieces, tokens: list[str]) -> list[tuple[str, int, int]]
         # Decomposing puts the two marks in another order, and only one is stripped.
         ("x\u0300\u302ey", [("[UNK]", 0, 4)]),
         ("\u0300\u302e", [("[UNK]", 0, 2)]),
+        ("x \u302e\u0316y", [("x", 0, 1), ("[UNK]", 2, 5)]),
         ("ß", [("ß", 0, 1)]),
         ("İx", [("i", 0, 1), ("##x", 1, 2)]),
         ("ıx", [("ı", 0, 1), ("##x", 1, 2)]),
@@ -104,6 +105,9 @@ def test_any_text(text: str, normalisation: Normalisation) -> None:
         covered[start:end] = True
     reference = normaliser(normalisation)
     for place in np.flatnonzero(~covered).tolist():
+        # Marks that decomposing moved past a removed character may stay at its place.
+        if unicodedata.combining(text[place]):
+            continue
         assert not reference.normalize_str(text[place]).strip(), ascii(text[place])
 
 
