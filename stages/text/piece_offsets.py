@@ -99,7 +99,7 @@ def _take_marks(places: Int32s, text: str) -> None:
 
     Decomposing may put marks in a row in another order, and `tokenizers` then counts their places
     in that order. It shows only where one of them is not stripped (U+302E of Hangul and a few
-    more): in such a text pieces take all marks on both sides.
+    more): a piece takes a run of such marks before it, too.
     """
     if text.isascii() or not len(places):
         return
@@ -116,12 +116,16 @@ def _take_marks(places: Int32s, text: str) -> None:
     starts, ends = places[:, 0].copy(), places[:, 1]
     next_start = np.append(starts, size)[np.searchsorted(starts, ends)]
     places[:, 1] = np.minimum(run_end[ends], next_start)
-    if any(mark and _stays(chr(code)) for mark, code in zip(marks, kinds.tolist(), strict=True)):
+    stays = np.array([m and _stays(chr(c)) for m, c in zip(marks, kinds.tolist(), strict=True)])
+    if stays.any():
         # run_start[i]: where the marks begin that end before i.
         run_start = np.append(0, np.where(is_mark, 0, np.arange(1, size + 1)))
         run_start = np.maximum.accumulate(run_start)
         end_before = np.append(0, ends)[np.searchsorted(ends, starts, side="right")]
-        places[:, 0] = np.maximum(run_start[starts], end_before)
+        taken = np.maximum(run_start[starts], end_before)
+        stayed = np.append(0, np.cumsum(stays[which]))
+        moved = stayed[starts] > stayed[taken]
+        places[moved, 0] = taken[moved]
 
 
 def _is_mark(character: str) -> bool:

@@ -104,6 +104,20 @@ def check_windows(
     assert found == expected
 
 
+@pytest.mark.parametrize("chunk_words", [1, 5, 7, 8, 39])
+def test_a_sentence_of_many_chunks(chunk_words: int) -> None:
+    words = tuple(["a", "bc", "\x00", "def"] * 10)
+    rows = [TokenRow("", words, tuple("BIOO" * 10)), TokenRow("", ("a",), ("B",))]
+    whole, parts = (
+        joined(word_features(rows, TOKENIZER, 9, 4, TAGS, size)) for size in (100, chunk_words)
+    )
+    assert whole.counts == parts.counts
+    assert whole.counts["long_rows"] == 1
+    for name in ("rows", "a_length", "labels", "char_starts", "char_ends", "own"):
+        assert getattr(whole, name).tolist() == getattr(parts, name).tolist(), name
+    assert whole.input_ids.values.tolist() == parts.input_ids.values.tolist()
+
+
 def test_labels_count_once() -> None:
     rows = [TokenRow("", ("abc", "d", "\x00", "efgh"), ("B", "I", "O", "O"))]
     (found,) = word_features(rows, TOKENIZER, 7, 2, TAGS)
