@@ -82,6 +82,54 @@ class BertModel(nn.Module):
         )
 
 
+class BertWithHeads(nn.Module):
+    """The encoder, under the name `bert`, to which subclasses add heads.
+
+    Arguments as of `BertModel`.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        attention: AttentionChoice = "auto",
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.bert = BertModel(config, attention, checkpointing)
+        self._compiled: Callable[..., Tensor] | None = None
+
+    def compile_encoder(self, backend: str = "inductor") -> None:
+        """Compile embeddings and encoder, in training mode, for batches that all have one shape.
+
+        Their tokens, sequences and `max_seqlen` must not change, so that one graph serves all:
+        another shape is compiled anew. In evaluation mode any batch runs as it is. Heads stay
+        uncompiled: in pretraining the number of masked positions differs from batch to batch, and
+        filling it up would fill the vocabulary projection up.
+
+        Args:
+            backend: of `torch.compile`.
+        """
+        # The method, not the module, which would take the parameters' names along.
+        self._compiled = torch.compile(
+            self.bert.forward, fullgraph=True, dynamic=False, backend=backend
+        )
+
+    def encode(
+        self,
+        input_ids: Tensor,
+        segment_ids: Tensor,
+        position_ids: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+    ) -> Tensor:
+        """`BertModel.forward`, compiled where it is and in training mode."""
+        compiled = self._compiled if self.training else None
+        forward = self.bert if compiled is None else compiled
+        hidden: Tensor = forward(input_ids, segment_ids, position_ids, cu_seqlens, max_seqlen)
+        return hidden
+
+
 class PretrainingOutput(NamedTuple):
     """What a pretraining step reads.
 
@@ -98,7 +146,7 @@ class PretrainingOutput(NamedTuple):
     mlm_loss_sum: Tensor | None = None
 
 
-class BertForPreTraining(nn.Module):
+class BertForPreTraining(BertWithHeads):
     """BERT with the masked word head and, when `config.nsp`, the next sentence head.
 
     Arguments as of `BertModel`.
@@ -110,29 +158,10 @@ class BertForPreTraining(nn.Module):
         attention: AttentionChoice = "auto",
         checkpointing: bool = False,
     ) -> None:
-        super().__init__()
-        self.config = config
-        self.bert = BertModel(config, attention, checkpointing)
+        super().__init__(config, attention, checkpointing)
         self.mlm = MaskedLMHead(config)
         self.pooler = Pooler(config) if config.nsp else None
         self.nsp = NextSentenceHead(config) if config.nsp else None
-        self._compiled: Callable[..., Tensor] | None = None
-
-    def compile_encoder(self, backend: str = "inductor") -> None:
-        """Compile embeddings and encoder, in training mode, for batches that all have one shape.
-
-        Their tokens, sequences and `max_seqlen` must not change, so that one graph serves all:
-        another shape is compiled anew. In evaluation mode any batch runs as it is. The heads stay
-        uncompiled: the number of masked positions differs from batch to batch, and filling it up
-        would fill the vocabulary projection up.
-
-        Args:
-            backend: of `torch.compile`.
-        """
-        # The method, not the module, which would take the parameters' names along.
-        self._compiled = torch.compile(
-            self.bert.forward, fullgraph=True, dynamic=False, backend=backend
-        )
 
     def forward(
         self,
@@ -153,9 +182,7 @@ class BertForPreTraining(nn.Module):
             mlm_labels: int64 [M], the original tokens. With them the loss is computed slice by
                 slice and no logits are kept, which is faster and needs less memory.
         """
-        compiled = self._compiled if self.training else None
-        encode = self.bert if compiled is None else compiled
-        hidden = encode(input_ids, segment_ids, position_ids, cu_seqlens, max_seqlen)
+        hidden = self.encode(input_ids, segment_ids, position_ids, cu_seqlens, max_seqlen)
         masked = hidden.index_select(0, mlm_positions)
         table = self.bert.embeddings.token.weight
         mlm_loss = None

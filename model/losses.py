@@ -21,7 +21,7 @@ def mlm_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
     Returns:
         Scalar in nats, float32 (float64 for float64 logits); 0 without a masked position.
     """
-    return F.cross_entropy(_exact(logits), labels, reduction="sum")
+    return F.cross_entropy(exact(logits), labels, reduction="sum")
 
 
 def nsp_loss_sum(logits: Tensor, is_next: Tensor) -> Tensor:
@@ -36,10 +36,11 @@ def nsp_loss_sum(logits: Tensor, is_next: Tensor) -> Tensor:
         Scalar in nats, float32 (float64 for float64 logits).
     """
     classes = is_next.long() * (IS_NEXT - NOT_NEXT) + NOT_NEXT
-    return F.cross_entropy(_exact(logits[: len(classes)]), classes, reduction="sum")
+    return F.cross_entropy(exact(logits[: len(classes)]), classes, reduction="sum")
 
 
-def _exact(logits: Tensor) -> Tensor:
+def exact(logits: Tensor) -> Tensor:
+    """Logits in the type that losses are computed in: float32, or float64 where they are it."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
