@@ -118,7 +118,7 @@ def test_a_compiled_encoder_serves_the_head(make_packed):
         for _ in range(2):
             loss = loss_of(model, batch, filled(batch))
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
-    assert [name for name, _ in model.named_parameters()][0] == "bert.embeddings.token.weight"
+    assert next(model.named_parameters())[0] == "bert.embeddings.token.weight"
 
 
 def test_positions_beyond_the_table_are_refused(make_packed):
