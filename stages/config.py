@@ -264,6 +264,11 @@ class RoundingConfig(Group):
         description="Compute each block's activations again in the backward pass instead of "
         "keeping them: about a third more FLOPs for much less memory.",
     )
+    sharding: Literal["none", "full"] = Field(
+        "none",
+        description="full: weights, moments and gradients are cut among the training processes "
+        "(FSDP2), for models that do not fit one GPU. With adamw and lamb, without compile.",
+    )
 
 
 class SpeedConfig(Group):
@@ -374,6 +379,22 @@ class Config(RunConfig):
                 f"mask.max_predictions={cap} is too few for mask.probability="
                 f"{self.mask.probability:g} of a row of {longest}: raise it to {least + 1}, or "
                 "leave it out (null: as many as the probability asks for)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _shards_suffice(self) -> Self:
+        if self.rounding.sharding == "full" and self.train.optimizer == "muon":
+            raise ValueError(
+                "rounding.sharding=full leaves each worker a part of every matrix, and "
+                "train.optimizer=muon needs whole ones: set train.optimizer=adamw or lamb, or "
+                "rounding.sharding=none"
+            )
+        if self.rounding.sharding == "full" and self.rounding.compile:
+            raise ValueError(
+                "rounding.sharding=full gathers weights between the encoder's blocks, and "
+                "rounding.compile=true makes one graph of them: set rounding.compile=false, or "
+                "rounding.sharding=none"
             )
         return self
 

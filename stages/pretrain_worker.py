@@ -160,6 +160,7 @@ def train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[s
             attention=rounding.attention,
             compile=rounding.compile,
             gradient_checkpointing=rounding.gradient_checkpointing,
+            sharding=rounding.sharding,
         ),
         seed=seed_of(plan.config),
         filesystem=plan.rows.fs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -33,8 +33,15 @@ def barrier() -> None:
         dist.barrier()
 
 
+def _all(name: str, tensor: Tensor) -> Tensor:
+    return tensor
+
+
 def from_rank_0(
-    header: Any, tensors: Mapping[str, Tensor], device: torch.device
+    header: Any,
+    tensors: Mapping[str, Tensor],
+    device: torch.device,
+    keep: Callable[[str, Tensor], Tensor] = _all,
 ) -> tuple[Any, dict[str, Tensor]]:
     """Gives all ranks what rank 0 holds; what the others pass is ignored.
 
@@ -42,6 +49,7 @@ def from_rank_0(
         header: a JSON value.
         tensors: by name.
         device: where the group's backend takes tensors.
+        keep: what a rank keeps of a tensor, by name; the rest is freed before the next comes.
 
     Returns:
         Header and tensors of rank 0; on the other ranks the tensors are on `device`.
@@ -59,13 +67,15 @@ def from_rank_0(
         else torch.empty(int(size.item()), dtype=torch.uint8, device=device)
     )
     dist.broadcast(text, src=0)
+    kept = {}
     if rank() == 0:
-        for tensor in tensors.values():
+        for name, tensor in tensors.items():
             dist.broadcast(tensor.to(device), src=0)
-        return header, dict(tensors)
+            kept[name] = keep(name, tensor)
+        return header, kept
     header, layout = json.loads(bytes(text.cpu().numpy()))
-    received = {}
     for name, shape, dtype in layout:
-        received[name] = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-        dist.broadcast(received[name], src=0)
-    return header, received
+        received = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        dist.broadcast(received, src=0)
+        kept[name] = keep(name, received)
+    return header, kept

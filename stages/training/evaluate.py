@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,10 @@ from model.heads import IS_NEXT, NOT_NEXT
 from stages.training import distributed
 from stages.training.device import Precision, autocast
 from stages.training.examples import Examples
-from stages.training.packing import micro_batches
+from stages.training.packing import MicroBatch, micro_batches
+from stages.training.passes import filler, most_passes
 from stages.training.row_groups import Limits, RowGroups, ShardFile
+from stages.training.sharding import is_sharded, release
 
 PLATEAU_NATS = 0.05
 """So little under the unigram baseline is no learning of context."""
@@ -231,13 +233,21 @@ def evaluate(
     was_training = model.training
     model.eval()
     try:
-        for number, examples in enumerate(_chunks(filesystem, files, limits, max_rows)):
-            if number % distributed.world_size() != distributed.rank():
-                continue
-            longest_first = np.argsort(-examples.input_ids.lengths, kind="stable")
-            examples = examples.take(longest_first)
-            totals[:2] += len(examples), examples.tokens
-            for micro in micro_batches(examples, micro_batch_tokens, nsp):
+        for turn in _turns(_chunks(filesystem, files, limits, max_rows), distributed.world_size()):
+            made: tuple[MicroBatch, ...] = ()
+            if distributed.rank() < len(turn):
+                examples = turn[distributed.rank()]
+                longest_first = np.argsort(-examples.input_ids.lengths, kind="stable")
+                examples = examples.take(longest_first)
+                totals[:2] += len(examples), examples.tokens
+                made = micro_batches(examples, micro_batch_tokens, nsp)
+            if is_sharded(model):
+                shares = (-np.sort(-chunk.input_ids.lengths) for chunk in turn)
+                nothing = filler(nsp).to(device)
+                for _ in range(most_passes(shares, micro_batch_tokens) - len(made)):
+                    with autocast(device.type, precision):
+                        model(*nothing.inputs())
+            for micro in made:
                 batch = micro.to(device)
                 with autocast(device.type, precision):
                     output = model(*batch.inputs())
@@ -255,6 +265,8 @@ def evaluate(
                     totals[12:16] += len(losses), is_next, correct.sum(), losses.sum()
     finally:
         model.train(was_training)
+        if is_sharded(model):
+            release(model)
     # NCCL sums tensors on GPUs only; Apple's GPUs have no float64, and no group either.
     summed = torch.from_numpy(totals).to(device if device.type == "cuda" else "cpu")
     distributed.sum_over_ranks(summed)
@@ -274,6 +286,18 @@ def _chunks(
             yield groups.get(number).take(rows)
         if left == 0:
             return
+
+
+def _turns(chunks: Iterable[Examples], ranks: int) -> Iterator[list[Examples]]:
+    """Chunks for each rank, turn by turn; in the last turn some ranks may get none."""
+    turn: list[Examples] = []
+    for chunk in chunks:
+        turn.append(chunk)
+        if len(turn) == ranks:
+            yield turn
+            turn = []
+    if turn:
+        yield turn
 
 
 def _losses(

@@ -1,4 +1,6 @@
-"""All gradients of a model in one buffer: zeroed, summed over ranks and measured in one call each.
+"""Gradients of a model, zeroed, summed over ranks, measured and clipped together.
+
+Whole ones lie in one buffer; those of a model that is cut among ranks are where FSDP puts them.
 
 Averaging gradients over ranks, or a bucketed reduction whose buckets change after the first step,
 would make the number of workers or a resume part of the mathematics. Here each rank's gradients
@@ -9,14 +11,53 @@ micro-batches, or with none, add zeros.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from stages.training.distributed import sum_over_ranks
+from stages.training.sharding import is_sharded, local, sum_gradients
 
 # Of float32, so that each gradient begins at a multiple of 64 bytes, as vector units like it.
 _ALIGNMENT = 16
+
+
+class Gradients(Protocol):
+    """Gradients of a model on this rank.
+
+    Attributes:
+        figures: scalars that are summed over ranks along with the gradients.
+    """
+
+    figures: Tensor
+
+    def zero(self) -> None:
+        """Set gradients and figures to zero."""
+        ...
+
+    def before_pass(self, last: bool) -> None:
+        """A forward and backward pass follows; `last`: of this step."""
+        ...
+
+    def sum_over_ranks(self) -> None:
+        """Add up gradients and figures over all ranks."""
+        ...
+
+    def norm(self) -> Tensor:
+        """Scalar: the global norm of the gradients, after `sum_over_ranks`."""
+        ...
+
+    def clip(self, norm: float, largest: float) -> None:
+        """Scale the gradients of global norm `norm` down to `largest`, if they are above it."""
+        ...
+
+
+def gradients_of(model: nn.Module, figures: int) -> Gradients:
+    """The gradients of a model, cut among ranks or whole, with so many figures."""
+    if is_sharded(model):
+        return ShardedGradients(model, figures)
+    return FlatGradients(model.parameters(), figures)
 
 
 class FlatGradients:
@@ -46,6 +87,9 @@ class FlatGradients:
         """Set gradients and figures to zero."""
         self._buffer.zero_()
 
+    def before_pass(self, last: bool) -> None:
+        """Nothing: passes know nothing of other ranks."""
+
     def sum_over_ranks(self) -> None:
         """Add up gradients and figures over all ranks, in one operation."""
         sum_over_ranks(self._buffer)
@@ -59,3 +103,51 @@ class FlatGradients:
         """Scale the gradients of global norm `norm` down to `largest`, if they are above it."""
         if norm > largest:
             self.gradients.mul_(largest / norm)
+
+
+class ShardedGradients:
+    """Gradients of a model that `sharding.shard` cut: each rank has those of its own rows.
+
+    FSDP sums them over ranks in the last backward pass of a step; until then a rank adds up its own
+    passes in whole gradients, so that each step sums once, as with `FlatGradients`.
+
+    Args:
+        model: cut among ranks; its parameters' `grad` belong to this object.
+        figures: how many scalars are summed over ranks along with the gradients.
+    """
+
+    def __init__(self, model: nn.Module, figures: int) -> None:
+        self._model = model
+        self._parameters = list(model.parameters())
+        first = self._parameters[0]
+        # The last is the squared norm.
+        self._sums = torch.zeros(figures + 1, dtype=first.dtype, device=first.device)
+        self.figures = self._sums[:-1]
+
+    def zero(self) -> None:
+        """Drop the gradients, and set figures to zero."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._sums.zero_()
+
+    def before_pass(self, last: bool) -> None:
+        """Let FSDP sum the gradients of all passes in the last one."""
+        sum_gradients(self._model, now=last)
+
+    def sum_over_ranks(self) -> None:
+        """Add up figures and squared norms over all ranks; FSDP has summed the gradients."""
+        norms = torch.stack(torch._foreach_norm(self._parts()))
+        self._sums[-1] = norms.square().sum()
+        sum_over_ranks(self._sums)
+
+    def norm(self) -> Tensor:
+        """Scalar: the global norm of the gradients, after `sum_over_ranks`."""
+        return self._sums[-1].sqrt()
+
+    def clip(self, norm: float, largest: float) -> None:
+        """Scale the gradients of global norm `norm` down to `largest`, if they are above it."""
+        if norm > largest:
+            torch._foreach_mul_(self._parts(), largest / norm)
+
+    def _parts(self) -> list[Tensor]:
+        return [local(p.grad) for p in self._parameters if p.grad is not None]

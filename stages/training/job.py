@@ -114,6 +114,8 @@ class Rounding:
         compile: torch.compile the encoder, with micro-batches that are filled up to one shape.
         gradient_checkpointing: compute activations again instead of keeping them; the same bits,
             unless compiled.
+        sharding: "none": each rank has the whole model; "full": weights, moments and gradients are
+            cut among the ranks, and gathered block by block to compute.
     """
 
     micro_batch_tokens: int = 8192
@@ -121,6 +123,7 @@ class Rounding:
     attention: Literal["auto", "sdpa", "varlen"] = "auto"
     compile: bool = False
     gradient_checkpointing: bool = False
+    sharding: Literal["none", "full"] = "none"
 
 
 @dataclass(frozen=True)
@@ -219,6 +222,7 @@ class TrainJob:
             "attention": self.rounding.attention,
             "compile": self.rounding.compile,
             "gradient_checkpointing": self.rounding.gradient_checkpointing,
+            "sharding": self.rounding.sharding if world_size > 1 else "none",
             "device": torch.device(device).type,
             "torch": torch.__version__,
         }
@@ -289,8 +293,10 @@ class Outcome:
         resumed_from: step of the checkpoint it began with; 0 for none.
         tokens_seen: real tokens of all steps, those before resuming included.
         figures: the last step's, as logged; empty when this process made no step.
-        model: with its last weights, on the run's device.
-        moments: the optimiser's tensors by name, as `weights.moments_of` names them.
+        model: with its last weights, on the run's device. With sharding it is whole on rank 0
+            alone, on CPU.
+        moments: the optimiser's tensors by name, as `weights.moments_of` names them; with sharding
+            on rank 0 alone.
     """
 
     stopped: bool

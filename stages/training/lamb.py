@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from stages.training.distributed import sum_over_ranks
+from stages.training.sharding import is_shard, local
 
 
 class Lamb(torch.optim.Optimizer):
@@ -19,7 +22,8 @@ class Lamb(torch.optim.Optimizer):
 
     The ratio is 1 where one of the norms is 0. As in the paper's own runs, groups with
     `adapt: False` (biases and norms) take u as it is: their weights begin at 0 or 1 and are no
-    measure of a step. Queries, keys and values are one parameter here, and share a ratio.
+    measure of a step. Queries, keys and values are one parameter here, and share a ratio. Norms are
+    of whole parameters, also where each rank has a part of them.
 
     Args:
         params: groups; each may set `weight_decay` and `adapt`.
@@ -48,13 +52,14 @@ class Lamb(torch.optim.Optimizer):
         """Change the weights once; parameters without a gradient stay."""
         assert closure is None
         for group in self.param_groups:
-            weights = [p for p in group["params"] if p.grad is not None]
-            if not weights:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
                 continue
-            gradients = [p.grad for p in weights]
-            states = [self._state_of(p) for p in weights]
-            first = [state["exp_avg"] for state in states]
-            second = [state["exp_avg_sq"] for state in states]
+            weights = [local(p) for p in parameters]
+            gradients = [local(p.grad) for p in parameters]
+            states = [self._state_of(p) for p in parameters]
+            first = [local(state["exp_avg"]) for state in states]
+            second = [local(state["exp_avg_sq"]) for state in states]
             for state in states:
                 state["step"] += 1
             step = int(states[0]["step"])
@@ -71,7 +76,10 @@ class Lamb(torch.optim.Optimizer):
             if group["weight_decay"]:
                 torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
             if group["adapt"]:
-                ratios = _ratios(torch._foreach_norm(weights), torch._foreach_norm(updates))
+                of_weights, of_updates = torch._foreach_norm(weights), torch._foreach_norm(updates)
+                if is_shard(parameters[0]):
+                    of_weights, of_updates = _of_whole_parameters(of_weights, of_updates)
+                ratios = _ratios(of_weights, of_updates)
                 for update, ratio in zip(updates, ratios, strict=True):
                     update.mul_(ratio)
             torch._foreach_add_(weights, updates, alpha=-group["lr"])
@@ -96,3 +104,13 @@ def _ratios(weights: Iterable[Tensor], updates: Iterable[Tensor]) -> list[Tensor
         torch.where((weight > 0) & (update > 0), weight / update, torch.ones_like(weight))
         for weight, update in zip(weights, updates, strict=True)
     ]
+
+
+def _of_whole_parameters(
+    weights: Sequence[Tensor], updates: Sequence[Tensor]
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Norms of whole parameters from the norms of this rank's parts, in one sum over ranks."""
+    squares = torch.stack([*weights, *updates]).square()
+    sum_over_ranks(squares)
+    norms = squares.sqrt().unbind()
+    return norms[: len(weights)], norms[len(weights) :]

@@ -8,8 +8,10 @@ saved counts finished steps, from 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from model.attention import choose_path
 from model.bert import BertForPreTraining
@@ -25,14 +27,16 @@ from stages.training.meter import Meter
 from stages.training.nonfinite import BadSteps
 from stages.training.optimisers import make_optimiser
 from stages.training.packing import StepBatch, step_batch
+from stages.training.passes import passes_of_step, with_fillers
 from stages.training.prefetch import prefetched
 from stages.training.rehearsal import hours_in_words, rehearse, steps_of_hours
 from stages.training.row_groups import Limits
 from stages.training.saving import Saver
 from stages.training.shapes import fixed_shape
+from stages.training.sharding import check_shardable, gathered, shard
 from stages.training.start import restore
 from stages.training.step import Stepper
-from stages.training.weights import moments_of
+from stages.training.weights import moments_of, set_weights, weights_of
 
 # What rank 0 asks of all ranks at a step; the highest wins.
 SAVE, STOP, FAIL = 1.0, 2.0, 3.0
@@ -49,8 +53,10 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
         DataError: a file does not hold what it should.
         NonFiniteError: a loss or gradient is not finite; no checkpoint holds it.
         ValueError: a device that is not there, rows without what the objective needs, weights
-            that do not fit the model, or not one budget.
+            that do not fit the model, not one budget, or what does not go with sharding.
     """
+    if job.rounding.sharding == "full":
+        check_shardable(job.train.optimizer, job.rounding.compile)
     train, rank, world_size = job.train, distributed.rank(), distributed.world_size()
     notice = hooks.notice if rank == 0 else _nobody
     if job.rounding.threads is not None:
@@ -60,11 +66,15 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     for text in placement.notices:
         notice(text)
 
-    model = (
-        BertForPreTraining(job.model, job.rounding.attention, job.rounding.gradient_checkpointing)
-        .to(device)
-        .train()
-    )
+    model = BertForPreTraining(
+        job.model, job.rounding.attention, job.rounding.gradient_checkpointing
+    ).train()
+    # One rank has nothing to share.
+    sharded = job.rounding.sharding == "full" and world_size > 1
+    if sharded:
+        shard(model, device)
+    else:
+        model.to(device)
     optimiser = make_optimiser(
         model.parameters(), train, model.bert.encoder.parameters(), placement.fused_optimiser
     )
@@ -98,6 +108,9 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
         batch = loader.batch(step)
         budget = job.rounding.micro_batch_tokens
         part = step_batch(batch, rank, world_size, budget, job.model.nsp, shape)
+        if sharded:
+            passes = passes_of_step(batch.input_ids.lengths, world_size, budget)
+            part = with_fillers(part, passes, job.model.nsp)
         return part.pinned() if placement.pinned_copies else part
 
     def held_out() -> dict[str, float]:
@@ -212,7 +225,25 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
                 break
         saver.finish(required=stopped)
     moments = moments_of(model, optimiser)
+    if sharded:
+        model, moments = _whole(model, moments)
     return Outcome(stopped, finished, start.step, tokens_seen, figures, model, moments)
+
+
+def _whole(
+    model: BertForPreTraining, moments: Mapping[str, Tensor]
+) -> tuple[BertForPreTraining, dict[str, Tensor]]:
+    """On rank 0 model and moments brought together on CPU; called on every rank."""
+    first = distributed.rank() == 0
+    parts = [
+        {name: tensor.cpu() for name, tensor in gathered(tensors) if first}
+        for tensors in (weights_of(model), moments)
+    ]
+    if not first:
+        return model, {}
+    whole = BertForPreTraining(model.config).train()
+    set_weights(whole, parts[0], "the shards")
+    return whole, parts[1]
 
 
 def _asked(saver: Saver, hooks: Hooks) -> float:

@@ -122,11 +122,15 @@ def share(lengths: NDArray[np.int64], rank: int, world_size: int) -> NDArray[np.
         Row numbers, int64.
     """
     order = np.argsort(-lengths, kind="stable")
-    place = np.arange(len(order))
-    turn, seat = np.divmod(place, world_size)
-    owner = np.where(turn % 2 == 0, seat, world_size - 1 - seat)
-    rows: NDArray[np.int64] = order[owner == rank]
+    rows: NDArray[np.int64] = order[owners(len(order), world_size) == rank]
     return rows
+
+
+def owners(rows: int, world_size: int) -> NDArray[np.int64]:
+    """[rows] the rank that gets the longest row, the next to longest... of a global batch."""
+    turn, seat = np.divmod(np.arange(rows), world_size)
+    owner: NDArray[np.int64] = np.where(turn % 2 == 0, seat, world_size - 1 - seat)
+    return owner
 
 
 def cut(lengths: NDArray[np.int64], budget: int, shape: FixedShape | None = None) -> list[slice]:

@@ -1,7 +1,8 @@
 """Checkpoints written beside the training: a copy at the step, the writing in a thread.
 
 Rank 0 copies weights and moments into buffers of its own, which costs the time of the copy, and a
-thread serialises and uploads them. There is one set of buffers: the next save waits for the last.
+thread serialises and uploads them. Where they are cut among ranks, all ranks bring them together
+first, one tensor at a time. There is one set of buffers: the next save waits for the last.
 A failure is told at the next step, and the run goes on; it ends when writing failed several times
 in a row, and at once when it cannot get better by itself (a full disk).
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from stages.training import checkpoint, distributed
 from stages.training.job import Hooks, TrainJob
+from stages.training.sharding import gathered, is_sharded
 from stages.training.weights import moments_of, weights_of
 
 MAX_FAILURES = 3
@@ -41,7 +43,7 @@ def full_disk(error: BaseException | None) -> OSError | None:
 
 
 class Saver:
-    """Saves a run. A context manager; does nothing but on rank 0.
+    """Saves a run. A context manager; only rank 0 writes.
 
     Leaving the block waits for the write under way, also after an error.
 
@@ -94,21 +96,23 @@ class Saver:
     ) -> None:
         """Save the model as it is now; waits for the save before, not for this one.
 
+        Called on every rank, at the same step.
+
         Args:
             step: finished optimiser steps.
             position: (epoch, row) where the next batch begins.
             tokens_seen, figures, score, settled: as in `checkpoint.State`.
         """
         if distributed.rank() != 0:
+            if is_sharded(self._model):
+                for tensors in self._tensors():
+                    for _ in gathered(tensors):
+                        pass
             return
         if self._thread is not None:
             self._settle()
-        for buffers, tensors in zip(
-            self._buffers,
-            (weights_of(self._model), moments_of(self._model, self._optimiser)),
-            strict=True,
-        ):
-            _copy(tensors, buffers)
+        for buffers, tensors in zip(self._buffers, self._tensors(), strict=True):
+            _copy(gathered(tensors), buffers)
         if torch.cuda.is_available() and any(p.is_cuda for p in self._model.parameters()):
             self._copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._copied.record()
@@ -159,6 +163,9 @@ class Saver:
             if required:
                 raise self._error
             self._hooks.notice(str(self._error))
+
+    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        return weights_of(self._model), moments_of(self._model, self._optimiser)
 
     def _begin(self) -> None:
         self._problem = None
@@ -214,9 +221,9 @@ class Saver:
         )
 
 
-def _copy(tensors: Mapping[str, Tensor], buffers: dict[str, Tensor]) -> None:
+def _copy(tensors: Iterable[tuple[str, Tensor]], buffers: dict[str, Tensor]) -> None:
     """Copy tensors into buffers on CPU of the same names, made where they are not there yet."""
-    for name, tensor in tensors.items():
+    for name, tensor in tensors:
         if name not in buffers:
             buffers[name] = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
         # In order with the step after it on the device, which does not wait for it.

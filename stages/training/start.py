@@ -15,6 +15,7 @@ from stages.training import distributed
 from stages.training.checkpoint import State, check_same_run, differences, load_latest
 from stages.training.job import Hooks, TrainJob
 from stages.training.randomness import key
+from stages.training.sharding import own_part
 from stages.training.tensor_files import read_tensors
 from stages.training.weights import set_moments, set_weights, weights_of
 
@@ -57,7 +58,14 @@ def restore(
             # Told to the other ranks too, which would wait for tensors otherwise.
             header, error = {"error": str(problem)}, problem
     device = next(model.parameters()).device
-    header, tensors = distributed.from_rank_0(header, tensors, device)
+    parameters = dict(model.named_parameters())
+
+    def keep(path: str, tensor: Tensor) -> Tensor:
+        # "weights:NAME" or "moments:KEY/NAME".
+        name = path.partition(":")[2].rpartition("/")[2]
+        return own_part(parameters.get(name), tensor)
+
+    header, tensors = distributed.from_rank_0(header, tensors, device, keep)
     if "error" in header:
         raise error or RestoreError(header["error"])
 
@@ -68,7 +76,8 @@ def restore(
     if parts["weights"]:
         set_weights(model, parts["weights"], header["source"])
     else:
-        set_weights(model, drawn_weights(job.model, job.seed), "the seed")
+        drawn = drawn_weights(job.model, job.seed)
+        set_weights(model, {n: keep(f"weights:{n}", w) for n, w in drawn.items()}, "the seed")
     set_moments(model, optimiser, parts["moments"])
     return Start(
         header.get("step", 0),

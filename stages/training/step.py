@@ -12,7 +12,7 @@ from torch import Tensor
 from model.bert import BertForPreTraining
 from model.losses import nsp_loss_sum
 from stages.training.device import autocast
-from stages.training.gradients import FlatGradients
+from stages.training.gradients import gradients_of
 from stages.training.job import TrainJob
 from stages.training.packing import StepBatch
 from stages.training.randomness import seed_dropout
@@ -66,20 +66,21 @@ class Stepper:
         self._device = device
         self._rank = rank
         # Summed over ranks with the gradients: MLM loss, pair loss, what rank 0 asks of all.
-        self._gradients = FlatGradients(model.parameters(), figures=3)
+        self._gradients = gradients_of(model, figures=3)
 
     def gradients_of(self, step: int, batch: StepBatch, ask: Callable[[], float]) -> StepLosses:
         """Losses and gradients of a global batch, of which `batch` is this rank's part.
 
         Args:
             step: counted from 0; keys the dropout.
-            batch: may hold no example.
+            batch: may hold no example; of a sharded model, as many micro-batches on all ranks.
             ask: called on rank 0 alone, for `StepLosses.asked`.
         """
         gradients = self._gradients
         seed_dropout(self._job.seed, step, self._rank)
         gradients.zero()
-        for micro in batch.micro_batches:
+        for number, micro in enumerate(batch.micro_batches, 1):
+            gradients.before_pass(last=number == len(batch.micro_batches))
             micro = micro.to(self._device)
             with autocast(self._device.type, self._job.train.precision):
                 output = self._model(*micro.inputs(), micro.mlm_labels)

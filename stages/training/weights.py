@@ -21,7 +21,7 @@ MODEL_CONFIG = "model.json"
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters by name; views, not copies."""
+    """The parameters by name; views, not copies. Of a sharded model, this rank's parts."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 

@@ -18,6 +18,8 @@ from stages.training import distributed
 from stages.training.examples import Examples, Ragged, offsets_of
 from stages.training.job import Rounding, TrainConfig, TrainJob
 from stages.training.packing import pack, step_batch
+from stages.training.passes import passes_of_step, with_fillers
+from stages.training.sharding import gathered, shard
 from stages.training.step import StepLosses, Stepper
 
 BUDGET = 60
@@ -55,8 +57,8 @@ def make_model(dtype: torch.dtype) -> BertForPreTraining:
 
 
 def flat_gradient(model: BertForPreTraining) -> Tensor:
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return torch.cat([g.flatten().clone() for g in gradients])
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return torch.cat([whole.flatten().clone() for _, whole in gathered(gradients)])
 
 
 def plain_gradient(examples: Examples, dtype: torch.dtype) -> tuple[float, float, Tensor]:
@@ -72,9 +74,12 @@ def plain_gradient(examples: Examples, dtype: torch.dtype) -> tuple[float, float
 
 
 def gradient(
-    examples: Examples, rank: int, world_size: int, dtype: torch.dtype
+    examples: Examples, rank: int, world_size: int, dtype: torch.dtype, sharded: bool = False
 ) -> tuple[StepLosses, Tensor]:
-    """What the trainer's own step gives on a rank: summed over ranks where there is a group."""
+    """What the trainer's own step gives on a rank: summed over ranks where there is a group.
+
+    `sharded`: the model is cut among ranks, and its gradient brought together.
+    """
     local = LocalFileSystem()
     job = TrainJob(
         model=CONFIG, train=TrainConfig(10, len(examples), 1e-3, precision="float32"),
@@ -82,10 +87,16 @@ def gradient(
         checkpoint_filesystem=local, checkpoint_folder="", fingerprint="", attempt="",
     )  # fmt: skip
     model = make_model(dtype)
+    if sharded:
+        shard(model, torch.device("cpu"))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
     stepper = Stepper(job, model, optimiser, torch.device("cpu"), rank)
     part = step_batch(examples, rank, world_size, BUDGET, nsp=True)
-    return stepper.gradients_of(0, part, lambda: False), flat_gradient(model)
+    if sharded:
+        passes = passes_of_step(examples.input_ids.lengths, world_size, BUDGET)
+        part = with_fillers(part, passes, nsp=True)
+    losses = stepper.gradients_of(0, part, lambda: False)
+    return losses, flat_gradient(model)
 
 
 def main(told: dict) -> None:

@@ -17,7 +17,7 @@ from pyarrow.fs import LocalFileSystem
 
 from model.config import BertConfig
 from stages.training import checkpoint
-from stages.training.job import NoHooks, Rounding, TrainConfig, TrainJob
+from stages.training.job import NoHooks, Rounding, TrainConfig, TrainJob, Validation
 from stages.training.loop import pretrain
 from stages.training.row_groups import read_index
 from stages.training.weights import weights_of
@@ -26,14 +26,22 @@ from stages.training.weights import weights_of
 class Losses(NoHooks):
     def __init__(self, stop_at: int) -> None:
         self.losses: dict[int, float] = {}
+        self.held_out: dict[int, dict[str, float]] = {}
+        self.notices: list[str] = []
         self._steps, self._stop_at = 0, stop_at
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        self.losses[step] = values["train/loss"]
+        if "train/loss" in values:
+            self.losses[step] = values["train/loss"]
+        else:
+            self.held_out[step] = dict(values)
 
     def should_stop(self) -> bool:
         self._steps += 1
         return self._steps == self._stop_at
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
 
 
 def die_while_writing(step: int) -> None:
@@ -53,15 +61,32 @@ def die_while_writing(step: int) -> None:
 def main(told: dict) -> None:
     if told["kill_at"]:
         die_while_writing(told["kill_at"])
+    join(told)
+    train(told)
+    leave()
+
+
+def join(told: dict) -> None:
+    """Enter the group of `told["workers"]` processes."""
     dist.init_process_group(
         "gloo",
         init_method=f"file://{told['rendezvous']}",
         rank=told["rank"],
         world_size=told["workers"],
     )
+
+
+def leave() -> None:
+    # Gloo ends a process with an error whose peer leaves while it is still taking leave itself.
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train(told: dict) -> None:
+    """Train as one rank of the group; rank 0 writes its figures to `told["out"]`."""
     local = LocalFileSystem()
     files = read_index(local, sorted(str(p) for p in Path(told["shards"]).glob("*.parquet")))
-    train = {
+    changed = {
         "steps": 50, "global_batch_size": 16, "learning_rate": 2e-3, "precision": "float32",
         "checkpoint_every_steps": 30, "log_every_steps": 1,
     }  # fmt: skip
@@ -70,8 +95,8 @@ def main(told: dict) -> None:
             vocab_size=64, hidden_size=32, num_layers=2, num_heads=2, max_position_embeddings=40,
             hidden_dropout=told["dropout"], attention_dropout=told["dropout"],
         ),
-        train=TrainConfig(**{**train, **told["train"]}),
-        rounding=Rounding(micro_batch_tokens=200, threads=1),
+        train=TrainConfig(**{**changed, **told["train"]}),
+        rounding=Rounding(micro_batch_tokens=200, threads=1, **told.get("rounding", {})),
         seed=7,
         filesystem=local,
         copies=(files,),
@@ -79,6 +104,11 @@ def main(told: dict) -> None:
         checkpoint_folder=told["checkpoints"],
         fingerprint="f" * 64,
         attempt="workers",
+        init_from=told.get("init_from"),
+        init_moments=told.get("init_moments"),
+        validation=Validation(files=files[:1], mask_token_id=4, max_rows=told.get("held_out", 0))
+        if told.get("held_out")
+        else None,
         device="cpu",
     )  # fmt: skip
     hooks = Losses(told["stop_at"])
@@ -89,11 +119,9 @@ def main(told: dict) -> None:
             digest.update(weight.numpy().tobytes())
         figures = {
             "losses": hooks.losses, "stopped": outcome.stopped, "weights": digest.hexdigest(),
+            "held_out": hooks.held_out, "notices": hooks.notices,
         }  # fmt: skip
         Path(told["out"]).write_text(json.dumps(figures))
-    # Gloo ends a process with an error whose peer leaves while it is still taking leave itself.
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
