@@ -245,6 +245,11 @@ def test_nothing_is_left_behind_between_compositions(tmp_path: Path) -> None:
             ["512", "77", "null"],
         ),
         ("pairs.across_documents=true", ["pairs.across_documents", "objective.nsp=false"]),
+        (
+            "rounding.sharding=full train.optimizer=muon",
+            ["rounding.sharding=none", "train.optimizer=adamw or lamb"],
+        ),
+        ("rounding.sharding=full rounding.compile=true", ["rounding.compile=false"]),
         ("store=", ["store=''", "characters: 1"]),
         ("corpus.paths=[~/books]", ["needs quotes"]),
         ("mask.mask_share=0.95", ["mask.mask_share", "mask.random_share", "1.05"]),

@@ -79,6 +79,7 @@ def test_each_phase_starts_from_the_one_before() -> None:
         {"cluster": {"num_cpus": 1, "train_workers": 2}},
         {"speed": {"batch_mb": 1.0, "prefetch_batches": 0, "workers": "tasks"}},
         {"rounding": {"micro_batch_tokens": 100, "threads": 1, "compile": True}},
+        {"rounding": {"sharding": "full"}},
         {"tracking": {"enabled": False}},
         {"store": "elsewhere"},
         {"train": {"checkpoint_every_steps": 1, "log_every_steps": 1, "keep_checkpoints": 9}},

@@ -106,7 +106,7 @@ def train(told: dict) -> None:
         attempt="workers",
         init_from=told.get("init_from"),
         init_moments=told.get("init_moments"),
-        validation=Validation(files=files[:1], mask_token_id=4, max_rows=told.get("held_out", 0))
+        validation=Validation(files=files[:2], mask_token_id=4, max_rows=told.get("held_out", 0))
         if told.get("held_out")
         else None,
         device="cpu",
