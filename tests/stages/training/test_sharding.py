@@ -212,6 +212,8 @@ def check_gradients(root: Path, number: int, examples) -> None:
             seen = torch.load(root / f"{number}-{name}-{rank}", weights_only=True)
             assert (seen["gradient"] - whole).norm() <= bound * whole.norm()
             assert seen["norm"] == pytest.approx(float(whole.norm()), rel=bound)
+            # Once for each block and once for the rest, in a step of several passes.
+            assert seen["sums"] == uneven.CONFIG.num_layers + 1
             assert seen["mlm"] == pytest.approx(mlm, rel=bound)
             assert seen["pair"] == pytest.approx(pair, rel=bound)
 
@@ -231,4 +233,4 @@ def same_files(ours: Path, theirs: Path) -> None:
         assert one.keys() == other.keys()
         for name, tensor in one.items():
             assert (tensor.shape, tensor.dtype) == (other[name].shape, other[name].dtype), name
-            assert (tensor - other[name]).norm() <= 1e-3 * other[name].norm() + 1e-6, name
+            assert (tensor - other[name]).norm() <= 1e-4 * other[name].norm() + 1e-6, name
