@@ -20,8 +20,6 @@ from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 TOP = 5
 PAIR_WORDS = {"nsp": "Next sentence", "sentence_order": "Sentence order"}
-Z_95 = 1.959963984540054
-"""Two-sided 95 % quantile of the normal distribution."""
 
 
 def run(context: Context) -> Result:
@@ -79,12 +77,18 @@ def _mlm_table(f: Mapping[str, Any]) -> Table:
                     f"{f[f'labels{suffix}']:,}",
                     f"{model:.3f} nats",
                     f"{unigram:.3f} nats",
-                    f"{unigram - model:.3f} nats",
+                    f"{unigram - model:.3f} nats{_interval(f, suffix)}",
                     f"{100 * f[f'mlm_accuracy{suffix}']:.2f} %",
                 ]
             )
     columns = ["held-out positions", "labels", "loss", "unigram loss", "better by", "right"]
     return Table("Masked tokens", columns, rows)
+
+
+def _interval(f: Mapping[str, Any], suffix: str) -> str:
+    low = f.get(f"nats_under_unigram{suffix}_low")
+    high = f.get(f"nats_under_unigram{suffix}_high")
+    return "" if low is None or high is None else f" (95 %: {low:.3f} to {high:.3f})"
 
 
 def _pair_table(f: Mapping[str, Any], name: str, words: str) -> Table:
@@ -124,6 +128,7 @@ def evaluate_model(
     from safetensors.torch import load
 
     from model.bert import BertForPreTraining
+    from stages.metrics.intervals import ratio_interval, wilson
     from stages.training.device import choose_device, this_machine
     from stages.training.evaluate import evaluate
     from stages.training.row_groups import DataError, Limits, read_index
@@ -153,6 +158,7 @@ def evaluate_model(
                 rows, len(tokenizer.vocab), drawn_masks(drawn, tokenizer), limits
             ),
             max_rows=config.max_rows,
+            documents=True,
         )
     except DataError as error:
         raise JobFailed(str(error)) from None
@@ -164,27 +170,25 @@ def evaluate_model(
         "nats_under_unigram_mask_tokens": figures.mask_tokens.unigram_loss
         - figures.mask_tokens.loss,
     }
-    if figures.nsp is not None:
-        low, high = wilson(figures.nsp.correct, figures.nsp.pairs)
+    if figures.by_document is not None and len(figures.by_document) > 1:
+        labels, losses, unigram = figures.by_document.T
+        nats = ratio_interval(unigram - losses, labels)
+        values |= {
+            "documents": len(labels),
+            "nats_under_unigram_mask_tokens_low": nats.low,
+            "nats_under_unigram_mask_tokens_high": nats.high,
+        }
+    if figures.nsp is not None and figures.nsp.pairs:
+        accuracy = wilson(figures.nsp.correct, figures.nsp.pairs)
         values |= {
             f"{pair}_pairs": figures.nsp.pairs,
-            f"{pair}_accuracy_low": low,
-            f"{pair}_accuracy_high": high,
+            f"{pair}_accuracy_low": accuracy.low,
+            f"{pair}_accuracy_high": accuracy.high,
             f"{pair}_majority_share": figures.nsp.majority_share,
         }
     values = {k: v for k, v in values.items() if not isinstance(v, float) or math.isfinite(v)}
     filled = [fill_mask(model, vocab, sentence) for sentence in config.sentences]
     return {"figures": values, "filled": filled}
-
-
-def wilson(correct: int, count: int) -> tuple[float, float]:
-    """The 95 % score interval of a share (Wilson, 1927); (0, 1) for no observations."""
-    if count == 0:
-        return 0.0, 1.0
-    share, z2 = correct / count, Z_95**2
-    middle = (share + z2 / (2 * count)) / (1 + z2 / count)
-    half = Z_95 * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2)) / (1 + z2 / count)
-    return middle - half, middle + half
 
 
 def fill_mask(model: Any, vocab: Artifact, sentence: str) -> dict[str, Any]:

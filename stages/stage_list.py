@@ -126,7 +126,14 @@ EVALUATE = Stage(
     name="evaluate",
     version=1,
     run="stages.evaluate:run",
-    modules=("stages.evaluate", *_TRAINING_ROWS, *_TOKENS, "stages.training", "model"),
+    modules=(
+        "stages.evaluate",
+        "stages.metrics.intervals",
+        *_TRAINING_ROWS,
+        *_TOKENS,
+        "stages.training",
+        "model",
+    ),
     recorded=("torch", "tokenizers"),
     deterministic=False,
 )

@@ -81,6 +81,16 @@ def _evaluate(f: Figures) -> list[Line]:
                 f"{f['mlm_loss']:.3f} against {f['unigram_loss']:.3f}){worse}",
             ),
         ]
+        if "nats_under_unigram_mask_tokens_low" in f:
+            low = f["nats_under_unigram_mask_tokens_low"]
+            high = f["nats_under_unigram_mask_tokens_high"]
+            lines.append(
+                (
+                    "",
+                    f"95 % interval {low:.3f} to {high:.3f} under it, over {f['documents']:,} "
+                    "documents",
+                )
+            )
     for name, words in (("nsp", "NSP accuracy"), ("sentence_order", "sentence order accuracy")):
         if f"{name}_accuracy" in f:
             lines += _pair_accuracy(f, name, words)

@@ -34,6 +34,32 @@ def wilson(right: int, rows: int, confidence: float = 0.95) -> Interval:
     return Interval(float(found.low), float(found.high), confidence)
 
 
+def ratio_interval(
+    sums: NDArray[np.float64], counts: NDArray[np.float64], confidence: float = 0.95
+) -> Interval:
+    """The interval of sum(sums) / sum(counts) over documents: a mean loss a label, for example.
+
+    Labels of one document are alike, so that documents are what was drawn: the linearised variance
+    of a ratio over clusters (Cochran 1977, 6.4 and 9A) with Student's t of D - 1 degrees of
+    freedom.
+
+    Args:
+        sums: [D], one a document, D of at least 2.
+        counts: [D], of labels.
+        confidence: of the interval.
+
+    Raises:
+        ValueError: fewer than two documents, or nothing counted.
+    """
+    documents, whole = len(counts), counts.sum()
+    if documents < 2 or not whole:
+        raise ValueError(f"{documents} documents with {whole:g} labels have no spread")
+    ratio = sums.sum() / whole
+    squares = np.square(sums - ratio * counts).sum() * documents / (documents - 1)
+    half = t.ppf((1 + confidence) / 2, documents - 1) * math.sqrt(squares) / whole
+    return Interval(float(ratio - half), float(ratio + half), confidence)
+
+
 def bootstrap(
     figure: Callable[[NDArray[np.int64]], float | None],
     rows: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -113,6 +113,8 @@ class Figures:
         all_labels: over every masked position, kept and random tokens included.
         mask_tokens: over positions that show `[MASK]` alone: nothing there gives the label away.
         nsp: None for a model without the objective.
+        by_document: float64 [D, 3], for each document of the rows the labels that show `[MASK]`,
+            and the sums of the model's and the baseline's losses on them; None unless asked for.
     """
 
     rows: int
@@ -120,6 +122,7 @@ class Figures:
     all_labels: LabelFigures
     mask_tokens: LabelFigures
     nsp: NextSentenceFigures | None
+    by_document: NDArray[np.float64] | None = None
 
     def values(self, pair_name: str = "nsp") -> dict[str, float]:
         """Flat figures by name, without those that are not finite.
@@ -203,6 +206,7 @@ def evaluate(
     max_rows: int | None = None,
     micro_batch_tokens: int = 8192,
     precision: Precision = "float32",
+    documents: bool = False,
 ) -> Figures:
     """Figures of a model over the first rows of some files.
 
@@ -220,6 +224,7 @@ def evaluate(
         max_rows: read so many rows at most; None for all.
         micro_batch_tokens: token budget of a forward pass.
         precision: of matrix products.
+        documents: whether to make `Figures.by_document`, of this rank's rows.
 
     Raises:
         DataError: a file does not hold what it should.
@@ -230,10 +235,13 @@ def evaluate(
     nsp = model.config.nsp
     baseline = None if label_counts is None else unigram_log_probabilities(label_counts)
     totals = np.zeros(16)
+    by_document: dict[Any, NDArray[np.float64]] | None = {} if documents else None
     was_training = model.training
     model.eval()
     try:
-        for turn in _turns(_chunks(filesystem, files, limits, max_rows), distributed.world_size()):
+        for turn in _turns(
+            _chunks(filesystem, files, limits, max_rows, documents), distributed.world_size()
+        ):
             made: tuple[MicroBatch, ...] = ()
             if distributed.rank() < len(turn):
                 examples = turn[distributed.rank()]
@@ -247,6 +255,7 @@ def evaluate(
                 for _ in range(most_passes(shares, micro_batch_tokens) - len(made)):
                     with autocast(device.type, precision):
                         model(*nothing.inputs())
+            first_row = 0
             for micro in made:
                 batch = micro.to(device)
                 with autocast(device.type, precision):
@@ -258,6 +267,15 @@ def evaluate(
                 totals[7:12] += _label_sums(
                     labels[shows_mask], losses[shows_mask], correct[shows_mask], baseline
                 )
+                if by_document is not None and examples.documents is not None:
+                    ends = micro.cu_seqlens.numpy()[1:]
+                    rows = np.searchsorted(ends, micro.mlm_positions.numpy(), side="right")
+                    asked = first_row + rows[shows_mask]
+                    unigram = np.zeros(0) if baseline is None else -baseline[labels[shows_mask]]
+                    _add_by_document(
+                        by_document, examples.documents[asked], losses[shows_mask], unigram
+                    )
+                    first_row += len(ends)
                 if output.nsp_logits is not None and batch.is_next is not None:
                     classes = torch.where(batch.is_next, IS_NEXT, NOT_NEXT)
                     losses, correct = _losses(output.nsp_logits, classes)
@@ -270,13 +288,33 @@ def evaluate(
     # NCCL sums tensors on GPUs only; Apple's GPUs have no float64, and no group either.
     summed = torch.from_numpy(totals).to(device if device.type == "cuda" else "cpu")
     distributed.sum_over_ranks(summed)
-    return _figures(summed.cpu().numpy(), nsp, baseline is not None)
+    figures = _figures(summed.cpu().numpy(), nsp, baseline is not None)
+    if by_document is None:
+        return figures
+    return replace(figures, by_document=np.array([*by_document.values()]).reshape(-1, 3))
+
+
+def _add_by_document(
+    sums: dict[Any, NDArray[np.float64]],
+    documents: NDArray[Any],
+    losses: NDArray[np.float64],
+    unigram: NDArray[np.float64],
+) -> None:
+    names, groups = np.unique(documents, return_inverse=True)
+    parts = [np.bincount(groups, minlength=len(names)), np.bincount(groups, losses, len(names))]
+    parts.append(np.bincount(groups, unigram, len(names)) if len(unigram) else 0 * parts[1])
+    for name, values in zip(names, np.stack(parts, 1), strict=True):
+        sums[name] = sums.get(name, 0.0) + values
 
 
 def _chunks(
-    filesystem: FileSystem, files: Sequence[ShardFile], limits: Limits, max_rows: int | None
+    filesystem: FileSystem,
+    files: Sequence[ShardFile],
+    limits: Limits,
+    max_rows: int | None,
+    documents: bool,
 ) -> Iterator[Examples]:
-    groups = RowGroups(filesystem, files, limits, keep=1)
+    groups = RowGroups(filesystem, files, limits, keep=1, documents=documents)
     left = int(groups.sizes.sum()) if max_rows is None else max_rows
     for number in range(len(groups)):
         size = min(int(groups.sizes[number]), left)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from stages.metrics.intervals import bootstrap, over_seeds, welch, wilson
+from stages.metrics.intervals import bootstrap, over_seeds, ratio_interval, welch, wilson
 from tests.oracle import plain_metrics as plain
 
 Z = 1.959963984540054
@@ -117,3 +117,29 @@ def test_wilson_of_nothing() -> None:
     for right, rows in ((0, 0), (3, 2)):
         with pytest.raises(ValueError, match="no share"):
             wilson(right, rows)
+
+
+def test_ratio_over_documents() -> None:
+    # Of one label each, a ratio is a mean, and the interval Student's.
+    sums = np.array([1.1, 0.3, 2.0, 1.7, 0.9])
+    found = ratio_interval(sums, np.ones(5))
+    half = stats.t.ppf(0.975, 4) * sums.std(ddof=1) / 5**0.5
+    assert found.low == pytest.approx(sums.mean() - half)
+    assert found.high == pytest.approx(sums.mean() + half)
+    # Documents of many labels that are all alike in mean vary in nothing.
+    counts = np.array([3.0, 50.0, 7.0])
+    flat = ratio_interval(2.5 * counts, counts)
+    assert flat.low == pytest.approx(2.5) == flat.high
+    with pytest.raises(ValueError, match="1 documents"):
+        ratio_interval(sums[:1], np.ones(1))
+
+
+def test_ratio_interval_covers_the_truth() -> None:
+    generator = np.random.default_rng(5)
+    truth, covered = 1.4, 0
+    for _ in range(400):
+        counts = generator.integers(20, 400, 30).astype(float)
+        means = truth + generator.normal(0, 0.3, 30)
+        found = ratio_interval(counts * means, counts)
+        covered += found.low <= truth <= found.high
+    assert 0.91 < covered / 400 < 0.98

@@ -51,7 +51,8 @@ def one_row_at_a_time(model, files, counts, rows):
             ):
                 shown = int(micro.input_ids[micro.mlm_positions[place]])
                 loss = -float(torch.log_softmax(logits, 0)[label])
-                labels.append((loss, int(logits.argmax()) == label, -logs[label], shown == MASK))
+                right = int(logits.argmax()) == label
+                labels.append((loss, right, -logs[label], shown == MASK, len(pairs)))
             true_class = 0 if bool(micro.is_next[0]) else 1
             logits = output.nsp_logits[0]
             pairs.append(
@@ -69,7 +70,7 @@ def test_figures_equal_those_of_single_rows(model, shards, rows):
     counts = np.arange(64)
     figures = evaluate(
         model, LOCAL, shards, LIMITS, mask_token_id=MASK, label_counts=counts,
-        max_rows=None if rows == 390 else rows, micro_batch_tokens=300,
+        max_rows=None if rows == 390 else rows, micro_batch_tokens=300, documents=True,
     )  # fmt: skip
     assert model.training
     labels, pairs = one_row_at_a_time(model, shards, counts, rows)
@@ -89,6 +90,16 @@ def test_figures_equal_those_of_single_rows(model, shards, rows):
     assert figures.nsp.is_next == sum(p[2] for p in pairs)
     assert figures.nsp.loss == pytest.approx(sum(p[0] for p in pairs) / rows, rel=1e-5)
     assert figures.nsp.majority_share == pytest.approx(0.5, abs=0.01)
+
+    # Rows of these files are documents of their own, with the same names in each file of 130.
+    documents = {}
+    for loss, _, unigram, _, row in masked:
+        count, of_model, of_unigram = documents.get(row % 130, (0, 0.0, 0.0))
+        documents[row % 130] = (count + 1, of_model + loss, of_unigram + unigram)
+    assert figures.by_document is not None
+    found = figures.by_document[np.lexsort(figures.by_document.T)]
+    expected = np.array([*documents.values()])
+    np.testing.assert_allclose(found, expected[np.lexsort(expected.T)], rtol=1e-5)
 
 
 def test_twice_the_same(model, shards):
