@@ -16,14 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
@@ -32,8 +30,8 @@ from typing import Any
 import psutil
 
 from bench.processes import own_folder
+from bench.running import Run
 
-ROOT = Path(__file__).resolve().parents[1]
 TWO_PHASES = "phases=[{max_seq_length: 64},{max_seq_length: 96, steps: 60, learning_rate: 5e-4}]"
 SMALL = (
     "corpus.distributions=[]", "corpus.sample=0.4", "corpus.shards=2",
@@ -44,83 +42,6 @@ SMALL = (
 FIRST, SECOND = "pretrain/64", "pretrain/96"
 ONE_PHASE = ("--until", FIRST)
 RELATIVE = 1e-5
-WENT_ON = re.compile(r"goes on from the checkpoint of step ([\d,]+)")
-
-
-class Run:
-    """A run of the program that goes on beside this one.
-
-    Args:
-        work: the current folder of the run; what it says is kept there.
-        store: its store.
-        words: overrides and choices beside those of all runs.
-        wait_seconds: for anything that is waited for.
-    """
-
-    def __init__(self, work: Path, store: Path, words: Sequence[str], wait_seconds: float) -> None:
-        number = len(list(work.glob("*.log")))
-        self._said = work / f"{number:02d}-{store.name}.log"
-        self._wait_seconds = wait_seconds
-        with self._said.open("wb") as file:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "pipeline", "run", *SMALL, f"store={store}", *words],
-                cwd=work,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-            )
-
-    def said(self) -> str:
-        """All that it printed so far."""
-        return self._said.read_text("utf-8", "replace")
-
-    def went_on_from(self) -> int:
-        """The step of the checkpoint that it began with; 0 when it said nothing of one."""
-        found = WENT_ON.findall(self.said())
-        return int(found[-1].replace(",", "")) if found else 0
-
-    def end(self) -> None:
-        """Wait for a good end."""
-        if self._process.wait():
-            raise SystemExit(f"a run failed ({self._process.returncode}):\n{self.said()[-3000:]}")
-
-    def until(self, when: Callable[[], bool], every: float = 0.02) -> None:
-        """Wait for something that happens while it runs."""
-        deadline = time.monotonic() + self._wait_seconds
-        while not when():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill_all()
-                raise SystemExit(f"it was not to be killed in time:\n{self.said()[-3000:]}")
-            time.sleep(every)
-
-    def workers(self) -> list[psutil.Process]:
-        """Its training processes."""
-        found = []
-        for child in self._below():
-            with suppress(psutil.Error):
-                if "RayTrainWorker" in " ".join(child.cmdline()):
-                    found.append(child)
-        return found
-
-    def kill_driver(self) -> None:
-        """SIGKILL to the driver alone; the others notice, and may write until then."""
-        self._process.kill()
-        self._process.wait()
-
-    def kill_all(self) -> None:
-        """SIGKILL to the driver and whatever it started, as when a machine is switched off."""
-        below = self._below()
-        self._process.kill()
-        for process in below:
-            with suppress(psutil.Error):
-                process.kill()
-        self._process.wait()
-
-    def _below(self) -> list[psutil.Process]:
-        with suppress(psutil.Error):
-            return psutil.Process(self._process.pid).children(recursive=True)
-        return []
 
 
 class Bench:
@@ -132,7 +53,8 @@ class Bench:
 
     def start(self, store: Path, *words: str) -> Run:
         """Begin a run."""
-        return Run(self.work, store, words, self._wait_seconds)
+        words = (*SMALL, f"store={store}", *words)
+        return Run(self.work, store.name, words, self._wait_seconds)
 
     def run(self, store: Path, *words: str) -> None:
         """Run to the end."""
