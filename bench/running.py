@@ -100,6 +100,7 @@ class Run:
         self._process.wait()
 
     def _below(self) -> list[psutil.Process]:
+        found: list[psutil.Process] = []
         with suppress(psutil.Error):
-            return psutil.Process(self._process.pid).children(recursive=True)
-        return []
+            found += psutil.Process(self._process.pid).children(recursive=True)
+        return found
