@@ -25,7 +25,7 @@ from stages.pretrain_worker import (
     seed_of,
     train_worker,
 )
-from stages.training_rows import check_rows, row_count, training_rows
+from stages.training_rows import check_own_rows, check_rows, row_count, training_rows
 from stages.vocabulary_files import load_tokenizer
 
 MAX_FAILURES = 3
@@ -35,7 +35,7 @@ def run(context: Context) -> Result:
     """Train on Ray Train, from the newest checkpoint where an earlier attempt left one."""
     finished = context.output.finished()
     if not {WEIGHTS, MODEL, OPTIMISER} <= finished.keys():
-        _check_mix(context)
+        _check_rows(context)
         _train(context)
         context.stop.check()
     part = context.output.finished()[WEIGHTS]
@@ -79,13 +79,12 @@ def _report_table(figures: Mapping[str, Any]) -> Table:
     return Table("Training (the curves are in MLflow)", ["what", "value"], rows)
 
 
-def _check_mix(context: Context) -> None:
+def _check_rows(context: Context) -> None:
     from stages.text.tokenizer_files import vocabulary_digest
 
-    paths = context.node.settings.get("mix", ())
-    if not paths:
-        return
     digest = vocabulary_digest(load_tokenizer(context.inputs["vocab"]))
+    check_own_rows(context.inputs, digest)
+    paths = context.node.settings.get("mix", ())
     objective = context.node.config["objective"]
     for mixed in open_mix(paths, context.raw):
         check_rows(mixed, digest, objective["pair"] if objective["nsp"] else None)

@@ -14,8 +14,9 @@ from pipeline.store import Artifact
 from stages.config import MaskConfig
 from stages.mask_options import mask_options
 from stages.tables import LABEL_COUNTS, PAIR_KEY, ROW_GROUPS, shard_files
+from stages.text.tokenizer_files import VOCAB_FILE
 from stages.text.wordpiece import Tokenizer
-from stages.vocabulary_files import check_vocabulary
+from stages.vocabulary_files import DIGEST_KEY
 
 if TYPE_CHECKING:
     from stages.training.drawn_masks import DrawnMasks
@@ -76,6 +77,31 @@ def indexed_file(rows: Artifact, name: str, figures: Mapping[str, Json]) -> Shar
     return read_index(rows.fs, [path])[0]
 
 
+def check_own_rows(inputs: Mapping[str, Artifact], vocabulary: str) -> None:
+    """Look into one file of the node's training rows and one of its held-out rows.
+
+    Fingerprints see to it that they are of the run's vocabulary; files that were changed or copied
+    by hand are found here. Workers look into each file that they read.
+
+    Args:
+        inputs: of the node.
+        vocabulary: digest of its vocabulary.
+
+    Raises:
+        StageError: they are of another one.
+    """
+    for rows, split in ((training_rows(inputs), "train"), (inputs["heldout"], "validation")):
+        for name in shard_files(rows, split)[:1]:
+            found = _metadata(rows, name).get(DIGEST_KEY, b"").decode()
+            if found != vocabulary:
+                raise StageError(
+                    f"{rows.data}/{name} holds ids of another vocabulary (digest "
+                    f"{found[:12] or 'missing'}) than {inputs['vocab'].data}/{VOCAB_FILE} (digest "
+                    f"{vocabulary[:12]}): one of the two was changed or copied by hand after it "
+                    "was made. Nothing was trained"
+                )
+
+
 def check_rows(rows: Artifact, vocabulary: str, pair: str | None) -> None:
     """Look into one file of rows that another run made.
 
@@ -90,15 +116,25 @@ def check_rows(rows: Artifact, vocabulary: str, pair: str | None) -> None:
     names = shard_files(rows, "train")
     if not names:
         raise StageError(f"train.mix: {rows.path} holds no training rows")
-    with rows.open(names[0]) as source:
-        metadata = pq.read_schema(source).metadata or {}
-    check_vocabulary(metadata, vocabulary, f"train.mix: {rows.path}")
+    metadata = _metadata(rows, names[0])
+    theirs = metadata.get(DIGEST_KEY, b"").decode()
+    if theirs != vocabulary:
+        raise StageError(
+            f"train.mix: {rows.path} holds ids of another vocabulary (digest "
+            f"{theirs[:12] or 'missing'}, this run's is {vocabulary[:12]}). Prepare those rows "
+            "with this vocabulary: vocab.from=FOLDER of its vocab.txt"
+        )
     found = metadata.get(PAIR_KEY, b"next_sentence").decode()
     if pair is not None and found != pair:
         raise StageError(
             f"train.mix: the labels of {rows.path} are of objective.pair={found}, this run learns "
             f"{pair}"
         )
+
+
+def _metadata(rows: Artifact, name: str) -> dict[bytes, bytes]:
+    with rows.open(name) as source:
+        return pq.read_schema(source).metadata or {}
 
 
 def label_counts(

@@ -36,7 +36,7 @@ class Meter:
         self._flops = 0.0
         self._tokens = 0
         self._share_tokens = 0
-        self._padded_tokens = 0
+        self._computed_tokens = 0
 
     def waiting(self) -> None:
         """The loop begins to wait for a batch."""
@@ -47,7 +47,9 @@ class Meter:
         self._waited += time.perf_counter() - self._mark
         self._tokens += batch.tokens
         self._share_tokens += batch.share_tokens
-        self._padded_tokens += batch.padded_tokens
+        # With a fixed shape what fills up is in both; only attention pads beyond it.
+        padded = self._attention_is_padded
+        self._computed_tokens += batch.padded_tokens if padded else batch.laid_tokens
         self._flops += model_flops(
             self._config, batch.tokens, batch.squared_lengths, batch.masked, batch.pairs
         )
@@ -68,16 +70,18 @@ class Meter:
     def read(self) -> dict[str, float]:
         """Figures by name since the last reading; starts anew. None after the first step.
 
-        Tokens per second are real tokens of the whole global batch; the share of padding is that
-        of this rank's attention, as nothing else is ever padded. MFU is the share of the peak of
-        all devices that went into the model's own FLOPs (Chowdhery et al. 2022, appendix B).
+        Tokens per second are real tokens of the whole global batch. The share of padding is that
+        of the positions that this rank's attention computes, the padding there is most of: with a
+        padded path up to the longest row, and with a fixed shape also the examples that fill it
+        up, which all other layers compute too. MFU is the share of the peak of all devices that
+        went into the model's own FLOPs (Chowdhery et al. 2022, appendix B).
         """
         if not self._tokens:
             return {}
         seconds = max(time.perf_counter() - self._since, 1e-9)
         padding = 0.0
-        if self._attention_is_padded and self._padded_tokens:
-            padding = 1.0 - self._share_tokens / self._padded_tokens
+        if self._computed_tokens:
+            padding = 1.0 - self._share_tokens / self._computed_tokens
         figures = {
             "train/tokens_per_second": self._tokens / seconds,
             "train/padding_share": padding,

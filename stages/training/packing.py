@@ -90,6 +90,8 @@ class StepBatch:
         pairs: of the global batch; 0 without NSP.
         padded_tokens: tokens of this rank's share if each micro-batch were padded to its longest,
             and with a fixed shape all its examples, as attention on the padded path does.
+        laid_tokens: tokens of this rank's share as they are laid end to end; more than
+            `share_tokens` only by what fills up a fixed shape.
         share_tokens: tokens of this rank's share.
         squared_lengths: sum over the examples of the global batch of (tokens of the example)^2.
     """
@@ -99,6 +101,7 @@ class StepBatch:
     masked: int
     pairs: int
     padded_tokens: int
+    laid_tokens: int
     share_tokens: int
     squared_lengths: int
 
@@ -266,6 +269,7 @@ def step_batch(
         masked=examples.masked,
         pairs=len(examples) if nsp else 0,
         padded_tokens=sum((len(m.cu_seqlens) - 1) * m.max_seqlen for m in packed),
+        laid_tokens=sum(len(m.input_ids) for m in packed),
         share_tokens=mine.tokens,
         squared_lengths=int((examples.input_ids.lengths**2).sum()),
     )

@@ -168,3 +168,4 @@ def test_padding_of_a_step_is_that_of_the_shape():
     shape = fixed_shape(200, LONGEST, 20.0)
     part = step_batch(examples, 0, 2, 200, True, shape)
     assert part.padded_tokens == len(part.micro_batches) * shape.examples * LONGEST
+    assert part.laid_tokens == len(part.micro_batches) * shape.tokens > part.share_tokens

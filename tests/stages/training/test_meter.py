@@ -11,7 +11,7 @@ from stages.training.packing import StepBatch
 
 SHAPE = BertConfig(vocab_size=64, hidden_size=32, num_layers=2)
 BATCH = StepBatch(
-    (), tokens=1000, masked=150, pairs=20, padded_tokens=800, share_tokens=600,
+    (), tokens=1000, masked=150, pairs=20, padded_tokens=800, laid_tokens=750, share_tokens=600,
     squared_lengths=52_000,
 )  # fmt: skip
 
@@ -57,5 +57,12 @@ def test_no_share_of_a_peak_that_is_not_known(clock):
     meter = Meter(SHAPE, peak=None, attention_is_padded=False)
     step(meter, clock, 1, 1)
     step(meter, clock, 1, 1)
-    figures = meter.read()
-    assert "train/mfu" not in figures and figures["train/padding_share"] == 0
+    assert "train/mfu" not in meter.read()
+
+
+def test_what_fills_up_a_fixed_shape_is_padding_for_any_attention(clock):
+    meter = Meter(SHAPE, peak=None, attention_is_padded=False)
+    step(meter, clock, 1, 1)
+    step(meter, clock, 1, 1)
+    step(meter, clock, 1, 1)
+    assert meter.read()["train/padding_share"] == pytest.approx(1 - 600 / 750)

@@ -91,6 +91,7 @@ def test_a_step_holds_every_row_once_over_ranks_and_micro_batches(lengths, world
     assert masked == len(examples.mlm_labels)
     assert padded == sum(part.padded_tokens for part in parts)
     assert lengths.sum() == sum(part.share_tokens for part in parts)
+    assert all(part.laid_tokens == part.share_tokens for part in parts)
 
 
 def test_packed_tensors():
