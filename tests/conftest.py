@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -35,6 +36,15 @@ def documents(count: int, first: int = 0) -> list[list[str]]:
 def write_sentences(path: Path, docs: Sequence[Sequence[str]]) -> None:
     """google-research/bert's format."""
     path.write_text("\n\n".join("\n".join(doc) for doc in docs) + "\n", encoding="utf-8")
+
+
+def living(folder: Path, pattern: str) -> set[Path]:
+    """What `glob` finds while a run writes there: folders are renamed and go under its hands."""
+    while True:
+        try:
+            return set(folder.glob(pattern))
+        except FileNotFoundError:
+            time.sleep(0.01)
 
 
 SMALL = (
@@ -173,7 +183,4 @@ def runner(corpus: Path, folder: Path, ray: RayByHand | None = None) -> Run:
 
 def environment_of(ray: RayByHand | None) -> dict[str, str]:
     """Of a process that runs our code, and joins `ray` if it joins one."""
-    if ray is None:
-        return os.environ | {"PYTHONPATH": str(ROOT)}
-    # With the mode said, a run needs not ask the cluster whether it wants a token.
-    return {**ray.environment, "RAY_AUTH_MODE": "token", "PYTHONPATH": str(ROOT)}
+    return os.environ | {"PYTHONPATH": str(ROOT)} | (ray.token if ray is not None else {})

@@ -22,16 +22,17 @@ class RayByHand:
 
     Args:
         home: an empty folder, home of the nodes and of those who join: the token lies there.
-        path: of the workers: what a test wants to run there.
 
     Attributes:
         address: HOST:PORT that a run joins.
-        environment: of a run that joins.
+        environment: of a run that joins; it finds the token in `home`.
+        token: instead of that, variables that say it.
+        path: a folder on the path of the workers, for what a test wants to run there.
         session: where Ray keeps its files.
         nodes: the processes of `ray start`, the head first.
     """
 
-    def __init__(self, home: Path, path: Path | None = None) -> None:
+    def __init__(self, home: Path) -> None:
         with socket.socket() as one, socket.socket() as other:
             one.bind(("127.0.0.1", 0))
             other.bind(("127.0.0.1", 0))
@@ -41,7 +42,9 @@ class RayByHand:
         (home / ".ray/auth_token").write_text(TOKEN)
         kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
         self.environment: Mapping[str, str] = kept | {"HOME": str(home)}
-        self._path = {} if path is None else {"PYTHONPATH": str(path)}
+        self.token: Mapping[str, str] = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+        self.path = home / "path"
+        self.path.mkdir()
         # Short, because of the length of socket paths.
         self.session = Path(tempfile.mkdtemp(prefix="clz", dir="/tmp"))
         self.nodes: list[subprocess.Popen[bytes]] = []
@@ -65,7 +68,7 @@ class RayByHand:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env={**self.environment, "RAY_AUTH_MODE": "token", **self._path},
+            env={**self.environment, "RAY_AUTH_MODE": "token", "PYTHONPATH": str(self.path)},
         )
         self.nodes.append(node)
         deadline = time.monotonic() + 60

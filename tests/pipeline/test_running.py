@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from pipeline import cli
+from tests.conftest import living
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY = Path(__file__).parent / "toy"
@@ -59,7 +60,7 @@ def states(cwd: Path, *words: str) -> dict[str, str]:
 
 def wait_for(path: Path, pattern: str) -> None:
     end = time.monotonic() + 30
-    while not list(path.glob(pattern)):
+    while not living(path, pattern):
         assert time.monotonic() < end, f"no {pattern}"
         time.sleep(0.05)
 

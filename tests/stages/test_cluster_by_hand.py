@@ -21,18 +21,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """On the path of the nodes: workers of the tests, and a `model` that raises."""
-    folder = tmp_path_factory.mktemp("code")
-    (folder / "model").mkdir()
-    (folder / "model/__init__.py").write_text("raise RuntimeError('not ours')\n")
-    (folder / "frail.py").write_text(FRAIL)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def started(code: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayByHand]:
-    cluster = RayByHand(tmp_path_factory.mktemp("home"), path=code)
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayByHand]:
+    cluster = RayByHand(tmp_path_factory.mktemp("home"))
     try:
         yield cluster
     finally:
@@ -58,6 +48,8 @@ def digests(store: Path) -> dict[str, Any]:
 def test_both_nodes_work_and_the_results_are_those_of_one_machine(
     line: Line, by_hand: RayByHand, corpus: Path, tmp_path: Path
 ) -> None:
+    (by_hand.path / "model").mkdir()
+    (by_hand.path / "model/__init__.py").write_text("raise RuntimeError('not ours')\n")
     done = subprocess.Popen(
         [
             *(sys.executable, "-m", "pipeline", "run", *SMALL, f"corpus.paths=['{corpus}']"),
@@ -140,24 +132,25 @@ cluster.stop()
 """
 
 
-def drive(by_hand: RayByHand, code: Path, folder: Path, *deaths: str) -> subprocess.Popen[str]:
+def drive(ray: RayByHand, folder: Path, *deaths: str) -> subprocess.Popen[str]:
     """Six jobs for each of `deaths` in turn, in a folder of that name; they wait for `go` there."""
+    (ray.path / "frail.py").write_text(FRAIL)
     for dies in deaths:
         (folder / dies).mkdir()
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVE, by_hand.address, str(folder), *deaths],
+        [sys.executable, "-c", DRIVE, ray.address, str(folder), *deaths],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**by_hand.environment, "PYTHONPATH": f"{ROOT}:{code}"},
+        env={**ray.environment, "PYTHONPATH": f"{ROOT}:{ray.path}"},
     )
 
 
 @pytest.mark.timeout(400)
 def test_a_worker_that_dies_is_replaced_but_not_for_ever(
-    by_hand: RayByHand, code: Path, tmp_path: Path
+    shared_ray: RayByHand, tmp_path: Path
 ) -> None:
-    driver = drive(by_hand, code, tmp_path, "once", "always")
+    driver = drive(shared_ray, tmp_path, "once", "always")
     for dies in ("once", "always"):
         (tmp_path / dies / "go").touch()
     out, err = driver.communicate(timeout=350)
@@ -167,14 +160,12 @@ def test_a_worker_that_dies_is_replaced_but_not_for_ever(
     assert "failed: worker processes died 4 times" in always, (out, err)
     for dies, times in (("once", 2), ("always", 4)):
         assert sum(p.stat().st_size for p in (tmp_path / dies).glob("2-*")) == times
-    assert by_hand.runs()
+    assert shared_ray.runs()
 
 
 @pytest.mark.timeout(400)
-def test_the_loss_of_a_node_costs_the_jobs_on_it(
-    by_hand: RayByHand, code: Path, tmp_path: Path
-) -> None:
-    driver = drive(by_hand, code, tmp_path, "no")
+def test_the_loss_of_a_node_costs_the_jobs_on_it(by_hand: RayByHand, tmp_path: Path) -> None:
+    driver = drive(by_hand, tmp_path, "no")
     try:
         folder = tmp_path / "no"
         deadline = time.monotonic() + 120

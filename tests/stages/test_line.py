@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import SENTENCES, SMALL, Line, Run, documents, environment_of
+from tests.conftest import SENTENCES, SMALL, Line, Run, documents, environment_of, living
 from tests.ray_by_hand import RayByHand
 
 pytestmark = pytest.mark.slow
@@ -29,17 +29,9 @@ def states(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 
 def manifests(store: Path) -> dict[str, dict[str, Any]]:
-    found = (json.loads(p.read_text()) for p in store.rglob("manifest.json"))
+    # Workers of a run that was killed may still be at it for a moment.
+    found = (json.loads(p.read_text()) for p in living(store, "**/manifest.json"))
     return {m["node"]: m for m in found}
-
-
-def living(folder: Path, pattern: str) -> set[Path]:
-    """What `rglob` finds while a run writes there: folders are renamed and go under its hands."""
-    while True:
-        try:
-            return set(folder.rglob(pattern))
-        except FileNotFoundError:
-            time.sleep(0.01)
 
 
 def digests(store: Path) -> dict[str, str]:
@@ -155,7 +147,7 @@ def test_kill_in_the_middle_of_data_stages(
         )
         deadline = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < deadline:
-            if living(shot, f"parts/*{part}.json") or living(shot, part):
+            if living(shot, f"**/parts/*{part}.json") or living(shot, f"**/{part}"):
                 break
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
@@ -189,10 +181,10 @@ def test_interrupted_training_resumes_to_the_bit(
             stderr=subprocess.PIPE,
             text=True,
         )
-        before = living(shot, "state.json")
+        before = living(shot, "**/state.json")
         deadline = time.monotonic() + 240
         while process.poll() is None and time.monotonic() < deadline:
-            if living(shot, "state.json") - before:
+            if living(shot, "**/state.json") - before:
                 break
             time.sleep(0.02)
         process.send_signal(how)
