@@ -151,6 +151,33 @@ def line(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Line:
     return Line(folder, done.stdout + done.stderr)
 
 
+VARIED = ("vocab.from=vocab.txt", "objective=sentence_order", "train.length_bins=4")
+
+
+@pytest.fixture(scope="session")
+def varied(
+    line: Line,
+    corpus: Path,
+    database: Path,
+    shared_ray: RayByHand,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Line:
+    """The line with `VARIED`: an existing vocabulary, another objective, rows by their length.
+
+    No special token of the vocabulary is where BERT has it; [PAD] is the last of all.
+    """
+    folder = tmp_path_factory.mktemp("varied")
+    (trained,) = line.store.glob("vocab/*/*/vocab.txt")
+    ordinary = trained.read_text("utf-8").splitlines()[5:]
+    vocab = ["[MASK]", *ordinary[:40], "[SEP]", "[UNK]", *ordinary[40:], "[CLS]", "[PAD]"]
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocab), "utf-8")
+    after = ["vocab", "pairs", "mask", "pretrain", "evaluate", "export"]
+    line.copy(folder / "runs/store", without=after)
+    shutil.copyfile(database, folder / "runs/mlflow.db")
+    done = runner(corpus, folder, shared_ray)("run", *VARIED, "train.steps=20")
+    return Line(folder, done.stdout + done.stderr)
+
+
 def runner(corpus: Path, folder: Path, ray: RayByHand | None = None) -> Run:
     """What the fixture `clozeline` gives, in `folder`; with `ray`, what `joined` gives."""
 

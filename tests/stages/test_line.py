@@ -108,22 +108,20 @@ def test_neither_actors_nor_cpus_nor_the_hash_seed_change_the_bytes(
 
 
 @pytest.mark.timeout(600)
-def test_sentence_order_in_length_bins(line: Line, joined: Run, tmp_path: Path) -> None:
+def test_sentence_order_in_length_bins(line: Line, varied: Line) -> None:
     """Figures and classes go by what is trained; without a word of NSP."""
-    line.copy(tmp_path / "runs/store", without=["pairs", "mask", "pretrain", "evaluate", "export"])
-    done = joined("run", "objective=sentence_order", "train.length_bins=4", "train.steps=20")
-    said = done.stdout + done.stderr
+    said = varied.output
     assert "sentence order accuracy" in said and "NSP" not in said
     assert "rows of epoch 1 are in batches of one of 4 bins" in said
-    made = manifests(tmp_path / "runs/store")
+    made = manifests(varied.store)
     assert "sentence_order_accuracy" in made["evaluate"]["figures"]
     assert "train/sentence_order_loss" in made["pretrain/64"]["figures"]
-    with closing(sqlite3.connect(tmp_path / "runs/mlflow.db")) as database:
+    with closing(sqlite3.connect(varied.folder / "runs/mlflow.db")) as database:
         keys = {key for (key,) in database.execute("SELECT DISTINCT key FROM metrics")}
     order = {"train/sentence_order_loss", "validation/sentence_order_accuracy"}
     assert order | {"heldout/sentence_order_accuracy"} <= keys
     assert not [key for key in keys if "nsp" in key]
-    found = json.loads(next((tmp_path / "runs/store/export").rglob("config.json")).read_text())
+    found = json.loads(next((varied.store / "export").rglob("config.json")).read_text())
     assert found["pair_objective"] == "sentence_order"
     assert found["seq_relationship_classes"] == ["in order", "swapped"]
     (theirs,) = (line.store / "export").rglob("config.json")

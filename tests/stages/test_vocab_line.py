@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from stages.text.tokenizer_files import vocab_bytes
-from tests.conftest import Line, Run
+from tests.conftest import VARIED, Line, Run
 
 pytestmark = pytest.mark.slow
 
@@ -23,17 +23,11 @@ def manifest(store: Path, node: str) -> dict[str, object]:
 
 @pytest.mark.timeout(600)
 def test_an_existing_vocabulary_keeps_its_ids_down_the_line(
-    line: Line, joined: Run, tmp_path: Path
+    varied: Line, joined: Run, tmp_path: Path
 ) -> None:
-    (trained,) = line.store.glob("vocab/*/*/vocab.txt")
-    ordinary = trained.read_text("utf-8").splitlines()[5:]
-    # No special token is where BERT has it; [PAD] is the last of all.
-    vocab = ["[MASK]", *ordinary[:40], "[SEP]", "[UNK]", *ordinary[40:], "[CLS]", "[PAD]"]
-    (tmp_path / "vocab.txt").write_bytes(vocab_bytes(vocab))
-    line.copy(tmp_path / "runs/store", without=["vocab", "pairs", "mask", "pretrain", "export"])
-    done = joined("run", "--until", "export", "vocab.from=vocab.txt", "train.steps=2")
-    said = done.stdout + done.stderr
-    store = tmp_path / "runs/store"
+    vocab = (varied.folder / "vocab.txt").read_text("utf-8").splitlines()
+    assert vocab[0] == "[MASK]" and vocab[-1] == "[PAD]"
+    said, store = varied.output, varied.store
     assert "using vocab.txt" in said and f"vocabulary of {len(vocab)} entries" in said
     figures = manifest(store, "vocab")["figures"]
     assert isinstance(figures, dict)
@@ -65,8 +59,10 @@ def test_an_existing_vocabulary_keeps_its_ids_down_the_line(
     assert model.config.vocab_size == len(vocab)
 
     # The same words elsewhere are the same vocabulary: nothing is made.
+    varied.copy(tmp_path / "runs/store")
     (tmp_path / "moved").mkdir()
-    (tmp_path / "vocab.txt").rename(tmp_path / "moved/vocab.txt")
-    plan = joined("plan", "--json", "vocab.from=moved/vocab.txt", "train.steps=2")
+    shutil.copyfile(varied.folder / "vocab.txt", tmp_path / "moved/vocab.txt")
+    words = ["vocab.from=moved/vocab.txt", *VARIED[1:], "train.steps=20"]
+    plan = joined("plan", "--json", *words)
     states = {row["node"]: row["state"] for row in json.loads(plan.stdout)}
     assert states["vocab"] == states["mask/64"] == states["export"] == "cached"
