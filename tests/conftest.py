@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.ray_by_hand import RayByHand
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,6 +36,15 @@ def documents(count: int, first: int = 0) -> list[list[str]]:
 def write_sentences(path: Path, docs: Sequence[Sequence[str]]) -> None:
     """google-research/bert's format."""
     path.write_text("\n\n".join("\n".join(doc) for doc in docs) + "\n", encoding="utf-8")
+
+
+def living(folder: Path, pattern: str) -> set[Path]:
+    """What `glob` finds while a run writes there: folders are renamed and go under its hands."""
+    while True:
+        try:
+            return set(folder.glob(pattern))
+        except FileNotFoundError:
+            time.sleep(0.01)
 
 
 SMALL = (
@@ -61,13 +75,56 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's database without a run: making its tables takes seconds, so they are made once."""
+    from pipeline.mlflow_writer import import_mlflow
+
+    import_mlflow()
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    # Without our own tracking, which gives a slow machine up after a while.
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        # MLflow makes an experiment of its own.
+        connection.execute("DELETE FROM experiments")
+    return path
+
+
+@pytest.fixture
+def tracked(database: Path, tmp_path: Path) -> Path:
+    """`tmp_path` with a database of its own, where runs in it look for one."""
+    (tmp_path / "runs").mkdir()
+    shutil.copyfile(database, tmp_path / "runs/mlflow.db")
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def shared_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayByHand]:
+    """A node of two CPUs for all tests that need a Ray and not its start: that takes seconds."""
+    ray = RayByHand(tmp_path_factory.mktemp("home"))
+    try:
+        ray.start(cpus=2)
+        yield ray
+    finally:
+        ray.stop()
+
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def clozeline(corpus: Path, tmp_path: Path) -> Run:
+def clozeline(corpus: Path, tracked: Path) -> Run:
     """Runs `clozeline ...` in `tmp_path` on the small corpus; output is text."""
-    return runner(corpus, tmp_path)
+    return runner(corpus, tracked)
+
+
+@pytest.fixture
+def joined(corpus: Path, tracked: Path, shared_ray: RayByHand) -> Run:
+    """What `clozeline` is, but `run` joins the Ray of all tests."""
+    return runner(corpus, tracked, shared_ray)
 
 
 @dataclass(frozen=True)
@@ -88,26 +145,58 @@ class Line:
 
 @pytest.fixture(scope="session")
 def line(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Line:
+    """With a Ray and a database of its own, as a person's first run has them."""
     folder = tmp_path_factory.mktemp("line")
     done = runner(corpus, folder)("run")
     return Line(folder, done.stdout + done.stderr)
 
 
-def runner(corpus: Path, folder: Path) -> Run:
-    """What the fixture `clozeline` gives, in `folder`."""
+VARIED = ("vocab.from=vocab.txt", "objective=sentence_order", "train.length_bins=4")
+
+
+@pytest.fixture(scope="session")
+def varied(
+    line: Line,
+    corpus: Path,
+    database: Path,
+    shared_ray: RayByHand,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Line:
+    """The line with `VARIED`: an existing vocabulary, another objective, rows by their length.
+
+    No special token of the vocabulary is where BERT has it; [PAD] is the last of all.
+    """
+    folder = tmp_path_factory.mktemp("varied")
+    (trained,) = line.store.glob("vocab/*/*/vocab.txt")
+    ordinary = trained.read_text("utf-8").splitlines()[5:]
+    vocab = ["[MASK]", *ordinary[:40], "[SEP]", "[UNK]", *ordinary[40:], "[CLS]", "[PAD]"]
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocab), "utf-8")
+    after = ["vocab", "pairs", "mask", "pretrain", "evaluate", "export"]
+    line.copy(folder / "runs/store", without=after)
+    shutil.copyfile(database, folder / "runs/mlflow.db")
+    done = runner(corpus, folder, shared_ray)("run", *VARIED, "train.steps=20")
+    return Line(folder, done.stdout + done.stderr)
+
+
+def runner(corpus: Path, folder: Path, ray: RayByHand | None = None) -> Run:
+    """What the fixture `clozeline` gives, in `folder`; with `ray`, what `joined` gives."""
 
     def run(
-        *words: str, cwd: Path = folder, check: int | None = 0
+        *words: str,
+        cwd: Path = folder,
+        check: int | None = 0,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "pipeline", words[0]]
         if words[0] in ("run", "plan", "status", "why"):
             command += [*SMALL, f"corpus.paths=['{corpus}']"]
+        if ray is not None and words[0] == "run":
+            command.append(f"cluster.address={ray.address}")
         command += words[1:]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             command,
             cwd=cwd,
-            env=environment,
+            env=environment_of(ray) | (environment or {}),
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -117,3 +206,8 @@ def runner(corpus: Path, folder: Path) -> Run:
         return done
 
     return run
+
+
+def environment_of(ray: RayByHand | None) -> dict[str, str]:
+    """Of a process that runs our code, and joins `ray` if it joins one."""
+    return os.environ | {"PYTHONPATH": str(ROOT)} | (ray.token if ray is not None else {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, SMALL, Line, documents
+from tests.conftest import ROOT, SMALL, Line, documents, environment_of
+from tests.ray_by_hand import RayByHand
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -48,10 +48,11 @@ def test_make_targets_exist() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_commands_run(line: Line, corpus: Path, tmp_path: Path) -> None:
+def test_commands_run(
+    line: Line, shared_ray: RayByHand, corpus: Path, tracked: Path, tmp_path: Path
+) -> None:
     """In the README's order, on the small corpus in place of the demo's, where the line has run."""
     line.copy(tmp_path / "runs/store")
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     books = tmp_path / "books"
     books.mkdir()
     for i, document in enumerate(documents(240)):
@@ -75,10 +76,16 @@ def test_commands_run(line: Line, corpus: Path, tmp_path: Path) -> None:
                 small.append(f"corpus.paths=['{corpus}']")
             if "model=" in " ".join(words):
                 small.append("model.num_layers=2")
+        if words[0] == "run":
+            small.append(f"cluster.address={shared_ray.address}")
         head = 2 if words[0] == "config" else 1
         command = [sys.executable, "-m", "pipeline", *words[:head], *small, *words[head:]]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+            command,
+            cwd=tmp_path,
+            env=environment_of(shared_ray),
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, f"{command_line}\n{command}\n{done.stdout}\n{done.stderr}"
         took_part += 1

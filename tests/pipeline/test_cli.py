@@ -1,4 +1,4 @@
-"""The command line in processes of its own: messages, exit codes, and what is imported."""
+"""The command line, mostly in processes of its own: messages, exit codes, what is imported."""
 
 import json
 import os
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from pipeline.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = re.compile(r"\| +(ray|torch|mlflow|tokenizers|transformers)$", re.MULTILINE)
@@ -53,14 +55,28 @@ def out(cwd: Path, *words: str) -> str:
         ("doctor --port many", "--port"),
     ],
 )
-def test_wrong_usage(tmp_path: Path, words: str, word: str) -> None:
-    done = clozeline(tmp_path, *words.split())
-    assert done.returncode == 2
-    assert word in done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) <= 12
+def test_wrong_usage(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    words: str,
+    word: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(words.split()) == 2
+    printed, errors = capfd.readouterr()
+    assert word in errors
+    assert printed == ""
+    assert len(errors.splitlines()) <= 12
     assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_usage_ends_the_process_with_2(tmp_path: Path) -> None:
+    done = clozeline(tmp_path, "config", "show", "mask.probabilty=0.2")
+    assert done.returncode == 2
+    assert "mask.probability" in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
 
 
 def test_help(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from pipeline.cluster import Cluster, short_temporary_folder, stage_code
 from pipeline.config import ClusterConfig
 from pipeline.ray_address import find_address
 from pipeline.stage import StageError, UserError
+from tests.ray_by_hand import TOKEN, RayByHand
 
 ROOT = Path(__file__).resolve().parents[2]
-TOKEN = "0123456789abcdef" * 4
 
 
 def config(**values: object) -> ClusterConfig:
@@ -192,73 +192,34 @@ def test_own_cluster_after_kill_9_of_another_runs_our_code_quietly_and_leaves_no
 
 @pytest.mark.slow
 def test_an_existing_cluster_wants_its_token_and_then_runs_our_code(
-    other_model: Path, tmp_path_factory: pytest.TempPathFactory
+    shared_ray: RayByHand, other_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     home = tmp_path_factory.mktemp("home")
-    # Short, because of the length of socket paths.
-    session = Path(cluster.tempfile.mkdtemp(prefix="clz", dir="/tmp"))
-    head = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
-            *("--port", str(port), "--num-cpus", "1", "--object-store-memory", "100000000"),
-            *("--temp-dir", str(session), "--include-dashboard", "false"),
-            *("--min-worker-port", "0", "--max-worker-port", "0"),
-            *("--dashboard-agent-listen-port", "0", "--disable-usage-stats"),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env={**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "HOME": str(home)},
-    )
+    address = shared_ray.address
+    join = f"""
+    from pipeline.cluster import Cluster
+    from pipeline.config import ClusterConfig
+    from pipeline.stage import StageError
     try:
-        address = f"127.0.0.1:{port}"
-        _wait_for(head, session, port)
-        join = f"""
-        from pipeline.cluster import Cluster
-        from pipeline.config import ClusterConfig
-        from pipeline.stage import StageError
-        try:
-            Cluster(ClusterConfig(address={address!r})).start()
-        except StageError as error:
-            print(error)
-        """
-        began = time.monotonic()
-        without = drive(join, other_model, HOME=str(home))
-        out, err = without.communicate(timeout=60)
-        assert time.monotonic() - began < 20
-        assert err == "" and out.count("\n") == 1 and "RAY_AUTH_MODE=token" in out, (out, err)
+        Cluster(ClusterConfig(address={address!r})).start()
+    except StageError as error:
+        print(error)
+    """
+    began = time.monotonic()
+    without = drive(join, other_model, HOME=str(home))
+    out, err = without.communicate(timeout=60)
+    assert time.monotonic() - began < 20
+    assert err == "" and out.count("\n") == 1 and "RAY_AUTH_MODE=token" in out, (out, err)
 
-        (home / ".ray").mkdir(exist_ok=True)
-        (home / ".ray" / "auth_token").write_text(TOKEN)
-        code = USE.format(config=config(address=address).model_dump(), temporary=str(home))
-        joined = drive(code, other_model, HOME=str(home))
-        out, err = joined.communicate(timeout=120)
-        assert joined.returncode == 0, err
-        assert out.startswith(str(session))
-        assert err == ""
-        assert head.poll() is None
-    finally:
-        # Its workers have sessions of their own: all of its descendants, by their ids.
-        for process in cluster.with_descendants({psutil.Process(head.pid)}):
-            process.kill()
-        head.wait()
-        cluster.shutil.rmtree(session, ignore_errors=True)
-
-
-def _wait_for(head: subprocess.Popen[bytes], session: Path, port: int) -> None:
-    for _ in range(400):
-        assert head.poll() is None, "the head node did not start"
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            if list(session.glob("session_*/sockets/raylet*")):
-                return
-        except OSError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError("the head node did not start")
+    (home / ".ray").mkdir(exist_ok=True)
+    (home / ".ray" / "auth_token").write_text(TOKEN)
+    code = USE.format(config=config(address=address).model_dump(), temporary=str(home))
+    driver = drive(code, other_model, HOME=str(home))
+    out, err = driver.communicate(timeout=120)
+    assert driver.returncode == 0, err
+    assert out.startswith(str(shared_ray.session))
+    assert err == ""
+    assert shared_ray.runs()
 
 
 @pytest.mark.slow

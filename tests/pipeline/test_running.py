@@ -14,8 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline import cli
+from tests.conftest import living
+
 ROOT = Path(__file__).resolve().parents[2]
 TOY = Path(__file__).parent / "toy"
+# Its stages are named "toy_line:function".
+sys.path.insert(0, str(TOY))
+
+from toy_line import ToyCatalog  # noqa: E402
+
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{TOY}"}
 UNTRACKED = "tracking.enabled=false"
 
@@ -52,7 +60,7 @@ def states(cwd: Path, *words: str) -> dict[str, str]:
 
 def wait_for(path: Path, pattern: str) -> None:
     end = time.monotonic() + 30
-    while not list(path.glob(pattern)):
+    while not living(path, pattern):
         assert time.monotonic() < end, f"no {pattern}"
         time.sleep(0.05)
 
@@ -157,11 +165,26 @@ def test_show(made: Path) -> None:
         ("show", "NODE"),
     ],
 )
-def test_wrong_usage_writes_nothing(tmp_path: Path, words: str, word: str) -> None:
-    done = clozeline(tmp_path, *words.split())
-    assert done.returncode == 2, done.stderr
-    assert word in done.stderr or (word == "NODE" and "one node" in done.stderr)
-    assert "Traceback" not in done.stderr
+def test_wrong_usage_writes_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    words: str,
+    word: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "catalog", ToyCatalog)
+    code = cli.main(words.split())
+    errors = capfd.readouterr().err
+    assert code == 2, errors
+    assert word in errors or (word == "NODE" and "one node" in errors)
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_wrong_usage_ends_the_process_with_2(tmp_path: Path) -> None:
+    done = clozeline(tmp_path, "run", "--only", "mask")
+    assert done.returncode == 2
+    assert "shard" in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.rglob("*")) == []
 
 

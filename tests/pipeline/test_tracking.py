@@ -73,37 +73,10 @@ def runs(cwd: Path) -> dict[str, Any]:
     return {run.info.run_name: run for run in found}
 
 
-@pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a migrated database: making one takes seconds."""
-    folder = tmp_path_factory.mktemp("tracking")
-    started = tracking(folder)
-    started.start_run([])
-    started.close("done")
-    return folder / "runs" / "mlflow.db"
-
-
 @pytest.fixture
-def cwd(tmp_path: Path, database: Path) -> Path:
-    """A folder of its own with a new, empty copy of the tables."""
-    import sqlite3
-
-    (tmp_path / "runs").mkdir()
-    copy = tmp_path / "runs" / "mlflow.db"
-    copy.write_bytes(database.read_bytes())
-    with sqlite3.connect(copy) as connection:
-        connection.execute("PRAGMA foreign_keys = OFF")
-        for table in (
-            "tags",
-            "params",
-            "metrics",
-            "latest_metrics",
-            "runs",
-            "experiment_tags",
-            "experiments",
-        ):
-            connection.execute(f"DELETE FROM {table}")
-    return tmp_path
+def cwd(tracked: Path) -> Path:
+    """A folder of its own with an empty database."""
+    return tracked
 
 
 def test_uri_is_absolute_wherever_it_is_given() -> None:

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import ROOT, SENTENCES, SMALL, Line, Run, documents
+from tests.conftest import SENTENCES, SMALL, Line, Run, documents, environment_of, living
+from tests.ray_by_hand import RayByHand
 
 pytestmark = pytest.mark.slow
 
@@ -28,17 +29,9 @@ def states(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 
 def manifests(store: Path) -> dict[str, dict[str, Any]]:
-    found = (json.loads(p.read_text()) for p in store.rglob("manifest.json"))
+    # Workers of a run that was killed may still be at it for a moment.
+    found = (json.loads(p.read_text()) for p in living(store, "**/manifest.json"))
     return {m["node"]: m for m in found}
-
-
-def living(folder: Path, pattern: str) -> set[Path]:
-    """What `rglob` finds while a run writes there: folders are renamed and go under its hands."""
-    while True:
-        try:
-            return set(folder.rglob(pattern))
-        except FileNotFoundError:
-            time.sleep(0.01)
 
 
 def digests(store: Path) -> dict[str, str]:
@@ -46,7 +39,7 @@ def digests(store: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(600)
-def test_line(line: Line, clozeline: Run, tmp_path: Path) -> None:
+def test_line(line: Line, clozeline: Run, joined: Run, tmp_path: Path) -> None:
     line.copy(tmp_path / "runs/store")
     made = manifests(tmp_path / "runs/store")
     assert sorted(made) == [
@@ -97,35 +90,38 @@ def test_line(line: Line, clozeline: Run, tmp_path: Path) -> None:
 
     # Forced: the same bytes, and nothing after it runs.
     before = digests(tmp_path / "runs/store")
-    clozeline("run", "--only", "mask", "--force")
+    joined("run", "--only", "mask", "--force")
     assert digests(tmp_path / "runs/store") == before
     assert set(states(clozeline("plan", "--json")).values()) == {"cached"}
 
 
 @pytest.mark.timeout(600)
-def test_actors_make_the_bytes_of_tasks(line: Line, clozeline: Run, tmp_path: Path) -> None:
-    clozeline("run", "--until", "mask", f"store={tmp_path}/actors", "speed.workers=actors")
+def test_neither_actors_nor_cpus_nor_the_hash_seed_change_the_bytes(
+    line: Line, clozeline: Run, tmp_path: Path
+) -> None:
+    """The line ran in tasks on all CPUs, with a hash seed of its own."""
+    words = ("--until", "mask", f"store={tmp_path}/actors", "speed.workers=actors")
+    # Workers have the hash seed of a driver that starts their Ray.
+    clozeline("run", *words, "cluster.num_cpus=1", environment={"PYTHONHASHSEED": "77"})
     made, calm = digests(tmp_path / "actors"), digests(line.store)
-    assert made == {node: calm[node] for node in made} and "mask/64" in made
+    assert made == {node: calm[node] for node in made} and {"vocab", "mask/64"} <= made.keys()
 
 
 @pytest.mark.timeout(600)
-def test_sentence_order_in_length_bins(line: Line, clozeline: Run, tmp_path: Path) -> None:
+def test_sentence_order_in_length_bins(line: Line, varied: Line) -> None:
     """Figures and classes go by what is trained; without a word of NSP."""
-    line.copy(tmp_path / "runs/store", without=["pairs", "mask", "pretrain", "evaluate", "export"])
-    done = clozeline("run", "objective=sentence_order", "train.length_bins=4", "train.steps=20")
-    said = done.stdout + done.stderr
+    said = varied.output
     assert "sentence order accuracy" in said and "NSP" not in said
     assert "rows of epoch 1 are in batches of one of 4 bins" in said
-    made = manifests(tmp_path / "runs/store")
+    made = manifests(varied.store)
     assert "sentence_order_accuracy" in made["evaluate"]["figures"]
     assert "train/sentence_order_loss" in made["pretrain/64"]["figures"]
-    with closing(sqlite3.connect(tmp_path / "runs/mlflow.db")) as database:
+    with closing(sqlite3.connect(varied.folder / "runs/mlflow.db")) as database:
         keys = {key for (key,) in database.execute("SELECT DISTINCT key FROM metrics")}
     order = {"train/sentence_order_loss", "validation/sentence_order_accuracy"}
     assert order | {"heldout/sentence_order_accuracy"} <= keys
     assert not [key for key in keys if "nsp" in key]
-    found = json.loads(next((tmp_path / "runs/store/export").rglob("config.json")).read_text())
+    found = json.loads(next((varied.store / "export").rglob("config.json")).read_text())
     assert found["pair_objective"] == "sentence_order"
     assert found["seq_relationship_classes"] == ["in order", "swapped"]
     (theirs,) = (line.store / "export").rglob("config.json")
@@ -134,7 +130,7 @@ def test_sentence_order_in_length_bins(line: Line, clozeline: Run, tmp_path: Pat
 
 @pytest.mark.timeout(600)
 def test_kill_in_the_middle_of_data_stages(
-    line: Line, clozeline: Run, corpus: Path, tmp_path: Path
+    line: Line, joined: Run, corpus: Path, tmp_path: Path
 ) -> None:
     shot = tmp_path / "shot"
     command = [sys.executable, "-m", "pipeline", "run", "--until", "mask", f"store={shot}"]
@@ -143,18 +139,18 @@ def test_kill_in_the_middle_of_data_stages(
         process = subprocess.Popen(
             command,
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=environment_of(None),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < deadline:
-            if living(shot, f"parts/*{part}.json") or living(shot, part):
+            if living(shot, f"**/parts/*{part}.json") or living(shot, f"**/{part}"):
                 break
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    clozeline("run", "--until", "mask", f"store={shot}", "cluster.num_cpus=1")
+    joined("run", "--until", "mask", f"store={shot}", "cluster.num_cpus=1")
     calm = digests(line.store)
     assert digests(shot) == {node: calm[node] for node in digests(shot)}
     assert "mask/64" in digests(shot)
@@ -162,26 +158,31 @@ def test_kill_in_the_middle_of_data_stages(
 
 @pytest.mark.timeout(600)
 def test_interrupted_training_resumes_to_the_bit(
-    line: Line, clozeline: Run, corpus: Path, tmp_path: Path
+    line: Line, joined: Run, shared_ray: RayByHand, corpus: Path, tmp_path: Path
 ) -> None:
     calm = manifests(line.store)["pretrain/64"]
     shot = tmp_path / "shot"
     line.copy(shot, without=["pretrain", "evaluate", "export"])
     command = [sys.executable, "-m", "pipeline", "run", "--until", "pretrain", f"store={shot}"]
     command += [*SMALL, f"corpus.paths=['{corpus}']"]
-    for how, code in ((signal.SIGKILL, -9), (signal.SIGINT, 3)):
+    # The first with a Ray of its own, which is left behind; the second joins one, and leaves it.
+    joining = [f"cluster.address={shared_ray.address}"]
+    for how, code, more, ray in (
+        (signal.SIGKILL, -9, [], None),
+        (signal.SIGINT, 3, joining, shared_ray),
+    ):
         process = subprocess.Popen(
-            command,
+            [*command, *more],
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=environment_of(ray),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
-        before = living(shot, "state.json")
+        before = living(shot, "**/state.json")
         deadline = time.monotonic() + 240
         while process.poll() is None and time.monotonic() < deadline:
-            if living(shot, "state.json") - before:
+            if living(shot, "**/state.json") - before:
                 break
             time.sleep(0.02)
         process.send_signal(how)
@@ -189,14 +190,14 @@ def test_interrupted_training_resumes_to_the_bit(
         if process.returncode == 0:
             break
         assert process.returncode == code, errors
-    clozeline("run", "--until", "pretrain", f"store={shot}")
+    joined("run", "--until", "pretrain", f"store={shot}")
     resumed = manifests(shot)["pretrain/64"]
     assert resumed["output_digest"] == calm["output_digest"]
     assert resumed["figures"]["train/loss"] == calm["figures"]["train/loss"]
 
 
 @pytest.mark.timeout(600)
-def test_two_workers_give_the_losses_of_one(line: Line, clozeline: Run, tmp_path: Path) -> None:
+def test_two_workers_give_the_losses_of_one(line: Line, joined: Run, tmp_path: Path) -> None:
     words = ["train.steps=50", "train.precision=float32", "train.log_every_steps=1"]
     words += ["model.hidden_dropout=0", "model.attention_dropout=0"]
     curves = []
@@ -204,7 +205,7 @@ def test_two_workers_give_the_losses_of_one(line: Line, clozeline: Run, tmp_path
         store = tmp_path / f"store-{workers}"
         line.copy(store, without=["pretrain", "evaluate", "export"])
         more = [f"store={store}", f"cluster.train_workers={workers}"]
-        clozeline("run", "--until", "pretrain", *words, *more)
+        joined("run", "--until", "pretrain", *words, *more)
         run_id = manifests(store)["pretrain/64"]["tracking_run_id"]
         with closing(sqlite3.connect(tmp_path / "runs/mlflow.db")) as database:
             rows = database.execute(
@@ -220,7 +221,7 @@ def test_two_workers_give_the_losses_of_one(line: Line, clozeline: Run, tmp_path
 
 
 @pytest.mark.timeout(300)
-def test_damaged_input_is_counted(clozeline: Run, tmp_path: Path) -> None:
+def test_damaged_input_is_counted(joined: Run, tmp_path: Path) -> None:
     """What cannot be read stands under a reason; nothing hangs, nothing else is lost."""
     folder = tmp_path / "damaged"
     folder.mkdir()
@@ -239,9 +240,9 @@ def test_damaged_input_is_counted(clozeline: Run, tmp_path: Path) -> None:
     (folder / "i.jsonl").symlink_to(tmp_path / "nowhere")
     words = ["corpus=jsonl", "corpus.format=auto", f"corpus.paths=['{folder}']"]
     words += ["--until", "shard", "tracking.enabled=false"]
-    few = clozeline("run", *words, check=1)
+    few = joined("run", *words, check=1)
     assert "corpus.max_unreadable_share" in few.stderr and "a.jsonl line 42" in few.stderr
-    done = clozeline("run", *words, "corpus.max_unreadable_share=0.5")
+    done = joined("run", *words, "corpus.max_unreadable_share=0.5")
     assert "h.jsonl" in done.stderr and "i.jsonl" in done.stderr
     counts = dict(manifests(tmp_path / "runs/store")["shard"]["counts"])
     assert counts.pop("in") == sum(counts.values())

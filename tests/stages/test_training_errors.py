@@ -14,7 +14,7 @@ from tests.conftest import Line, Run
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nan_in_a_weight_stops_the_run_and_keeps_the_batch(
-    line: Line, clozeline: Run, tmp_path: Path
+    line: Line, joined: Run, tmp_path: Path
 ) -> None:
     import torch
     from pyarrow.fs import LocalFileSystem
@@ -24,7 +24,7 @@ def test_nan_in_a_weight_stops_the_run_and_keeps_the_batch(
 
     store = tmp_path / "runs/store"
     line.copy(store, without=["pretrain", "evaluate", "export"])
-    nodes = {n["node"]: n for n in json.loads(clozeline("plan", "--json").stdout)}
+    nodes = {n["node"]: n for n in json.loads(joined("plan", "--json").stdout)}
     node = store / "pretrain/64" / nodes["pretrain/64"]["fingerprint"]
     weights = load_file(next((line.store / "pretrain/64").rglob("weights.safetensors")))
     weights["bert.encoder.layers.1.output.weight"][3, 5] = torch.nan
@@ -35,7 +35,7 @@ def test_nan_in_a_weight_stops_the_run_and_keeps_the_batch(
     (node / "attempt.json").write_text(json.dumps({"attempt": "dead", "generation": "data"}))
     save(LocalFileSystem(), str(work / "checkpoints"), "hand", state, weights, {}, keep=1)
 
-    done = clozeline("run", "--until", "pretrain", check=1)
+    done = joined("run", "--until", "pretrain", check=1)
     said = " ".join((done.stdout + done.stderr).split())
     kept = work / "nonfinite/step-00000005.parquet"
     assert "step 5: MLM loss nan" in said and "Traceback" not in said

@@ -4,39 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from stages.text.tokenizer_files import vocab_bytes
-from tests.conftest import ROOT, SMALL, Line
+from tests.conftest import VARIED, Line, Run
 
 pytestmark = pytest.mark.slow
-
-
-def run(folder: Path, corpus: Path, *words: str, hash_seed: str = "0") -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "pipeline",
-        "run",
-        *SMALL,
-        f"corpus.paths=['{corpus}']",
-        *words,
-    ]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
 
 
 def manifest(store: Path, node: str) -> dict[str, object]:
@@ -46,28 +22,12 @@ def manifest(store: Path, node: str) -> dict[str, object]:
 
 
 @pytest.mark.timeout(600)
-def test_neither_cpus_nor_the_hash_seed_change_the_vocabulary(
-    line: Line, corpus: Path, tmp_path: Path
-) -> None:
-    # The line ran on all CPUs, with a hash seed of its own.
-    line.copy(tmp_path / "runs/store", without=["vocab", "pairs", "mask", "pretrain"])
-    run(tmp_path, corpus, "--only", "vocab", "cluster.num_cpus=1", hash_seed="77")
-    made, expected = (manifest(s, "vocab") for s in (tmp_path / "runs/store", line.store))
-    assert made["output_digest"] == expected["output_digest"]
-
-
-@pytest.mark.timeout(600)
 def test_an_existing_vocabulary_keeps_its_ids_down_the_line(
-    line: Line, corpus: Path, tmp_path: Path
+    varied: Line, joined: Run, tmp_path: Path
 ) -> None:
-    (trained,) = line.store.glob("vocab/*/*/vocab.txt")
-    ordinary = trained.read_text("utf-8").splitlines()[5:]
-    # No special token is where BERT has it; [PAD] is the last of all.
-    vocab = ["[MASK]", *ordinary[:40], "[SEP]", "[UNK]", *ordinary[40:], "[CLS]", "[PAD]"]
-    (tmp_path / "vocab.txt").write_bytes(vocab_bytes(vocab))
-    line.copy(tmp_path / "runs/store", without=["vocab", "pairs", "mask", "pretrain", "export"])
-    said = run(tmp_path, corpus, "--until", "export", "vocab.from=vocab.txt", "train.steps=2")
-    store = tmp_path / "runs/store"
+    vocab = (varied.folder / "vocab.txt").read_text("utf-8").splitlines()
+    assert vocab[0] == "[MASK]" and vocab[-1] == "[PAD]"
+    said, store = varied.output, varied.store
     assert "using vocab.txt" in said and f"vocabulary of {len(vocab)} entries" in said
     figures = manifest(store, "vocab")["figures"]
     assert isinstance(figures, dict)
@@ -99,18 +59,10 @@ def test_an_existing_vocabulary_keeps_its_ids_down_the_line(
     assert model.config.vocab_size == len(vocab)
 
     # The same words elsewhere are the same vocabulary: nothing is made.
+    varied.copy(tmp_path / "runs/store")
     (tmp_path / "moved").mkdir()
-    (tmp_path / "vocab.txt").rename(tmp_path / "moved/vocab.txt")
-    plan = subprocess.run(
-        [
-            *(sys.executable, "-m", "pipeline", "plan", "--json", *SMALL),
-            *(f"corpus.paths=['{corpus}']", "vocab.from=moved/vocab.txt", "train.steps=2"),
-        ],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    shutil.copyfile(varied.folder / "vocab.txt", tmp_path / "moved/vocab.txt")
+    words = ["vocab.from=moved/vocab.txt", *VARIED[1:], "train.steps=20"]
+    plan = joined("plan", "--json", *words)
     states = {row["node"]: row["state"] for row in json.loads(plan.stdout)}
     assert states["vocab"] == states["mask/64"] == states["export"] == "cached"
