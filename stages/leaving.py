@@ -30,10 +30,11 @@ class Leaving:
     def __init__(self, otherwise: Callable[[int, FrameType | None], Any]) -> None:
         self._otherwise = otherwise
         self._trains = False
-        # A plain value, not an Event: a handler runs in the middle of anything, and must not lock.
+        # A plain value, not an Event: a handler must not lock.
         self._asked = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Runs in the main thread, in the middle of anything."""
         if self._asked or not self._trains:
             self._otherwise(number, frame)
         self._asked = True

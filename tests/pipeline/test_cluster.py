@@ -55,6 +55,12 @@ def of_session(marker: str) -> list[psutil.Process]:
     return found
 
 
+def test_how_threads_wait_is_said_unless_a_person_did() -> None:
+    assert cluster.worker_environment({"PATH": "/bin"}) == {"GOMP_SPINCOUNT": "1000"}
+    for said in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
+        assert cluster.worker_environment({"PATH": "/bin", **said}) == said
+
+
 def test_only_our_packages_are_shipped() -> None:
     folder = stage_code()
     try:
