@@ -192,8 +192,9 @@ class Channel:
             messages = ray.get(
                 self._mailbox.take.remote(self._stop.is_set()), timeout=CLOSE_SECONDS
             )
-        except ray.exceptions.RayError:
-            # Figures are lost, never the training.
+        except (ray.exceptions.RayError, AttributeError):
+            # Figures are lost, never the training. Ray's own worker object loses its attributes
+            # when Ray is shut down under a thread.
             return
         for kind, value in messages:
             if kind == "metrics":

@@ -43,6 +43,9 @@ ENVIRONMENT = {
     "RAY_ENABLE_AUTO_CONNECT": "0",
     # `uv run` would make Ray pack the whole folder for the workers and install anew there.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    # Of our own Ray: by default workers are niced by 15, and any busy process beside them takes
+    # 97 % of its CPU. They run with the priority of the command, which a person may nice.
+    "RAY_worker_niceness": "0",
 }
 
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")

@@ -134,9 +134,10 @@ USE = """
     def where():
         import model
         import os
-        return model.__file__, os.getcwd()
+        return model.__file__, os.getcwd(), os.environ["GOMP_SPINCOUNT"], os.nice(0)
 
-    file, folder = ray.get(where.remote())
+    file, folder, spins, niceness = ray.get(where.remote())
+    assert int(spins) > 0 and (niceness == os.nice(0) or not cluster.own), (spins, niceness)
     assert file.startswith(folder) and "working_dir_files" in folder, (file, folder)
     import ray.data
     rows = ray.data.from_items(list(range(4)), override_num_blocks=2).map_batches(lambda b: b)
