@@ -24,16 +24,22 @@ Message = tuple[str, Json]
 
 
 class Mailbox:
-    """Holds messages for the driver and its wish to stop. Lives in an actor."""
+    """Holds messages for the driver and the wish to stop. Lives in an actor."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
         self._stop = False
+        self._leaving = False
 
     def push(self, messages: list[Message]) -> bool:
         """Leave messages; the reply says whether to stop."""
         self._messages.extend(messages)
-        return self._stop
+        return self._stop or self._leaving
+
+    def leave(self, why: str) -> None:
+        """A worker has to end: the driver is told why, and from now on all workers to stop."""
+        self._messages.append(("note", why))
+        self._leaving = True
 
     def take(self, stop: bool) -> list[Message]:
         """Take all messages, and say whether workers are to stop."""
@@ -54,6 +60,7 @@ class Sender:
         self._under_way: Any = None
         self._pushed = 0.0
         self._stop = False
+        self._leaving = False
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """As `pipeline.stage.Metrics.log`, for the driver's metrics."""
@@ -80,9 +87,17 @@ class Sender:
         self._push()
 
     def should_stop(self) -> bool:
-        """Whether the driver wants the worker to stop, or is gone. At most a second old."""
+        """Whether to stop: the driver wants it or is gone, or a worker has to end.
+
+        At most a second old.
+        """
         self._push()
-        return self._stop
+        return self._stop or self._leaving
+
+    def leave(self, why: str) -> None:
+        """Have all workers stop, as this one has to end. From any thread; does not wait."""
+        self._leaving = True
+        self._mailbox.leave.remote(why)
 
     def close(self) -> None:
         """Send what is left; gives up after `CLOSE_SECONDS`."""
@@ -177,8 +192,9 @@ class Channel:
             messages = ray.get(
                 self._mailbox.take.remote(self._stop.is_set()), timeout=CLOSE_SECONDS
             )
-        except ray.exceptions.RayError:
-            # Figures are lost, never the training.
+        except (ray.exceptions.RayError, AttributeError):
+            # Figures are lost, never the training. Ray's own worker object loses its attributes
+            # when Ray is shut down under a thread.
             return
         for kind, value in messages:
             if kind == "metrics":

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import threading
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,21 @@ ENVIRONMENT = {
     "RAY_ENABLE_AUTO_CONNECT": "0",
     # `uv run` would make Ray pack the whole folder for the workers and install anew there.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    # Of our own Ray: by default workers are niced by 15, and any busy process beside them takes
+    # 97 % of its CPU. They run with the priority of the command, which a person may nice.
+    "RAY_worker_niceness": "0",
 }
+
+WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+"""What says how threads of GNU OpenMP, which torch brings on Linux, wait for each other."""
+
+SPIN_COUNT = "1000"
+"""Looks that a waiting thread takes before it sleeps: some twenty microseconds.
+
+By default it spins for milliseconds, after each of hundreds of parallel loops a step. Beside busy
+processes it wastes CPU time that its own fellows wait for, and training with two threads fell to
+a few per cent of its speed.
+"""
 
 
 class Cluster:
@@ -161,7 +176,10 @@ class Cluster:
         return {
             "log_to_driver": False,
             "logging_level": logging.ERROR,
-            "runtime_env": {"working_dir": str(self._staged)},
+            "runtime_env": {
+                "working_dir": str(self._staged),
+                "env_vars": worker_environment(os.environ),
+            },
         }
 
     def _object_store_bytes(self) -> int:
@@ -172,6 +190,15 @@ class Cluster:
         wanted = min(max(memory_limit() // 10, 200 * MEGABYTE), 8_000 * MEGABYTE)
         # With a small /dev/shm (a container's default is 64 MB) Ray uses a file instead.
         return min(wanted, int(free * 0.8)) if free > 300 * MEGABYTE else 200 * MEGABYTE
+
+
+def worker_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables of workers, beside those of the node that they run on.
+
+    Args:
+        given: the driver's environment: what a person says there of `WAITING` is passed on.
+    """
+    return {n: given[n] for n in WAITING if n in given} or {"GOMP_SPINCOUNT": SPIN_COUNT}
 
 
 def stage_code() -> Path:

@@ -26,8 +26,8 @@ from pipeline.store import Store
 
 __all__ = ["NodeOutcome", "RunOutcome", "StopSignal", "run"]
 
-GRACE_SECONDS = 20.0
-"""What running nodes have to end in once the run is asked to stop."""
+GRACE_SECONDS = 30.0
+"""What running nodes have to end in once the run is asked to stop: training writes a checkpoint."""
 
 TICK_SECONDS = 0.2
 REMOTE_TICK_SECONDS = 2.0

@@ -7,6 +7,7 @@ folder, named by the fingerprint and the generation, so that a changed config ne
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -105,14 +106,21 @@ def _train(context: Context) -> None:
             "cluster.train_workers to train on GPUs"
         )
     initial = _initial(context)
-    for round_ in range(MAX_FAILURES + 1):
-        if not _fit(context, initial, (least, most), use_gpu, round_):
+    reached, vain = 0, 0
+    for round_ in itertools.count():
+        stopped_at = _fit(context, initial, (least, most), use_gpu, round_)
+        if stopped_at is None:
             return
-        # The workers were told to stop, or lost the way to the driver with a node: a checkpoint
-        # is written in both cases.
-        if context.stop.is_set():
+        # The run or a worker was told to stop, or workers lost the way to the driver with a node:
+        # a checkpoint is written in each case.
+        vain = 0 if stopped_at > reached else vain + 1
+        if context.stop.is_set() or vain > MAX_FAILURES:
             break
-        context.progress.note("a node was lost; goes on from the checkpoint")
+        reached = max(reached, stopped_at)
+        context.progress.note(
+            f"a worker or its node is taken away; training goes on from the checkpoint of step "
+            f"{stopped_at:,}"
+        )
     raise Interrupted("training was asked to stop; its checkpoint is written")
 
 
@@ -140,10 +148,12 @@ def _initial(context: Context) -> str | None:
 
 def _fit(
     context: Context, initial: str | None, workers: tuple[int, int], use_gpu: bool, round_: int
-) -> bool:
-    """Train until the end or a stop; returns whether it was stopped."""
+) -> int | None:
+    """Train until the end or a stop; returns the step of the checkpoint of a stop, else None."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
+
+    from stages.train_backend import LeavingTorchConfig
 
     cluster = context.node.settings["cluster"]
     cpus = cluster["cpus_per_worker"] or share_per_worker(
@@ -157,6 +167,7 @@ def _fit(
         trainer = TorchTrainer(
             train_worker,
             train_loop_config={"plan": plan, "sender": channel.sender},
+            torch_config=LeavingTorchConfig(),
             scaling_config=ScalingConfig(
                 num_workers=least if least == most else (least, most),
                 use_gpu=use_gpu,
@@ -178,9 +189,10 @@ def _fit(
         except Exception as error:
             context.stop.check()
             raise _readable(error) from error
-    if result.return_value is not None and "failed" in result.return_value:
-        raise StageError(result.return_value["failed"])
-    return result.return_value is None or bool(result.return_value.get("stopped"))
+    ended = result.return_value or {"stopped": True, "step": 0}
+    if "failed" in ended:
+        raise StageError(ended["failed"])
+    return int(ended["step"]) if ended["stopped"] else None
 
 
 def workers_within(workers: tuple[int, int], cpus: float, num_cpus: int | None) -> tuple[int, int]:

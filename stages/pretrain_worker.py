@@ -100,6 +100,7 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     """
     import ray.train
 
+    from stages.leaving import training
     from stages.training.checkpoint import CheckpointMismatchError
     from stages.training.nonfinite import NonFiniteError
     from stages.training.row_groups import DataError
@@ -110,8 +111,10 @@ def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
     sender: Sender = config["sender"]
     ranks = ray.train.get_context()
     rank = ranks.get_world_rank()
+    told = f"training worker {rank} is told to end (SIGTERM): saving, and stopping all workers"
     try:
-        outcome = train_here(plan, sender, rank, ranks.get_local_rank())
+        with training(lambda: sender.leave(told)):
+            outcome = train_here(plan, sender, rank, ranks.get_local_rank())
     except (
         NonFiniteError, CheckpointMismatchError, CheckpointWriteError, RestoreError, DataError,
     ) as error:  # fmt: skip

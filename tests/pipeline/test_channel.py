@@ -101,6 +101,22 @@ def test_a_worker_whose_driver_end_is_gone_stops_and_does_not_hang() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_cpu")
+def test_a_worker_that_has_to_end_stops_all_and_says_why() -> None:
+    log = Log()
+    with Channel(log, log, log) as channel:
+        first, other = channel.sender, channel.sender
+        assert not other.should_stop()
+        first.leave("told to end")
+        assert first.should_stop()
+        deadline = time.monotonic() + 20
+        while not other.should_stop() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert other.should_stop()
+    assert log.seen == [("note", "told to end")]
+
+
+@pytest.mark.slow
 def test_pushing_costs_little_and_pushes_once_a_second(one_cpu: None) -> None:
     log = Log()
     with Channel(log, log, log) as channel:

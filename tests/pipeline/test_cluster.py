@@ -55,6 +55,12 @@ def of_session(marker: str) -> list[psutil.Process]:
     return found
 
 
+def test_how_threads_wait_is_said_unless_a_person_did() -> None:
+    assert cluster.worker_environment({"PATH": "/bin"}) == {"GOMP_SPINCOUNT": "1000"}
+    for said in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
+        assert cluster.worker_environment({"PATH": "/bin", **said}) == said
+
+
 def test_only_our_packages_are_shipped() -> None:
     folder = stage_code()
     try:
@@ -128,9 +134,10 @@ USE = """
     def where():
         import model
         import os
-        return model.__file__, os.getcwd()
+        return model.__file__, os.getcwd(), os.environ["GOMP_SPINCOUNT"], os.nice(0)
 
-    file, folder = ray.get(where.remote())
+    file, folder, spins, niceness = ray.get(where.remote())
+    assert int(spins) > 0 and (niceness == os.nice(0) or not cluster.own), (spins, niceness)
     assert file.startswith(folder) and "working_dir_files" in folder, (file, folder)
     import ray.data
     rows = ray.data.from_items(list(range(4)), override_num_blocks=2).map_batches(lambda b: b)
