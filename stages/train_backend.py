@@ -15,14 +15,14 @@ from ray.train.torch.config import _TorchBackend
 from stages.leaving import install
 
 
-class _LeavingTorchBackend(_TorchBackend):
+class _LeavingTorchBackend(_TorchBackend):  # type: ignore[misc]
     def on_training_start(self, worker_group: Any, backend_config: Any) -> None:
         super().on_training_start(worker_group, backend_config)
         worker_group.execute(install)
 
 
 @dataclass
-class LeavingTorchConfig(TorchConfig):
+class LeavingTorchConfig(TorchConfig):  # type: ignore[misc]
     """As `TorchConfig`; workers may wrap their training in `stages.leaving.training`."""
 
     @property

@@ -195,12 +195,17 @@ def test_interrupted_training_resumes_to_the_bit(line: Line, corpus: Path, tmp_p
         said, _ = process.communicate(timeout=240)
         return process.returncode, said
 
+    def kill(process: subprocess.Popen[str]) -> None:
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        psutil.wait_procs(below, timeout=60)  # The worker may still write a checkpoint.
+
     def end_worker(process: subprocess.Popen[str]) -> None:
-        found = psutil.Process(process.pid).children(recursive=True)
-        (worker,) = [p for p in found if "RayTrainWorker" in " ".join(p.cmdline())]
+        below = psutil.Process(process.pid).children(recursive=True)
+        (worker,) = [p for p in below if "RayTrainWorker" in " ".join(p.cmdline())]
         worker.terminate()
 
-    code, said = run(lambda process: process.send_signal(signal.SIGKILL))
+    code, said = run(kill)
     assert code == -signal.SIGKILL, said
     code, said = run(lambda process: process.send_signal(signal.SIGINT))
     assert code == 3, said
