@@ -165,6 +165,7 @@ def test_kill_in_the_middle_of_data_stages(
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("tracked")
 def test_interrupted_training_resumes_to_the_bit(line: Line, corpus: Path, tmp_path: Path) -> None:
     """Killed; asked to stop; then its only worker process told to end, and let go on."""
     calm = manifests(line.store)["pretrain/64"]
