@@ -13,11 +13,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.ray_by_hand import RayByHand
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# An example that takes long on a busy machine is no fault.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 # The Declaration of Independence (1776), the Gettysburg Address (1863), the beginnings of Alice's
 # Adventures in Wonderland (1865) and Moby-Dick (1851): public domain.
