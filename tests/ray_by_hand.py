@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import socket
@@ -56,8 +57,9 @@ class RayByHand:
         else:
             words = ["--head", "--port", str(self._port), "--include-dashboard", "false"]
             words += ["--temp-dir", str(self.session)]
-            # Two heads on one machine would both take the default.
-            words += ["--ray-client-server-port", str(self._client_port)]
+            # Two heads on one machine would both take the default; without grpc there is no server.
+            if importlib.util.find_spec("grpc") is not None:
+                words += ["--ray-client-server-port", str(self._client_port)]
         node = subprocess.Popen(
             [
                 *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words),

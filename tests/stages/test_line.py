@@ -166,19 +166,26 @@ def test_kill_in_the_middle_of_data_stages(
 
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("tracked")
-def test_interrupted_training_resumes_to_the_bit(line: Line, corpus: Path, tmp_path: Path) -> None:
+def test_interrupted_training_resumes_to_the_bit(
+    line: Line, clozeline: Run, corpus: Path, tmp_path: Path
+) -> None:
     """Killed; asked to stop; then its only worker process told to end, and let go on."""
-    calm = manifests(line.store)["pretrain/64"]
+    # A stop is heard within a second or two, in which a fast machine makes many steps.
+    steps = "train.steps=150"
+    line.copy(tmp_path / "calm", without=["pretrain", "evaluate", "export"])
+    clozeline("run", "--until", "pretrain", f"store={tmp_path / 'calm'}", steps)
+    calm = manifests(tmp_path / "calm")["pretrain/64"]
     shot = tmp_path / "shot"
     line.copy(shot, without=["pretrain", "evaluate", "export"])
     command = [sys.executable, "-m", "pipeline", "run", "--until", "pretrain", f"store={shot}"]
     # Held-out figures at each step take longer than the step, so that a signal comes in time.
-    command += [*SMALL, f"corpus.paths=['{corpus}']", "train.evaluate_every_steps=1"]
+    command += [*SMALL, f"corpus.paths=['{corpus}']", "train.evaluate_every_steps=1", steps]
     command += ["train.checkpoint_every_steps=3"]
+    checkpoints = "**/step-*[0-9]/state.json"
 
     def run(send: Callable[[subprocess.Popen[str]], None]) -> tuple[int, str]:
         """Start, send a signal after the next checkpoint; returns exit code and what was said."""
-        before = living(shot, "**/state.json")
+        before = living(shot, checkpoints)
         process = subprocess.Popen(
             command,
             cwd=tmp_path,
@@ -189,7 +196,7 @@ def test_interrupted_training_resumes_to_the_bit(line: Line, corpus: Path, tmp_p
         )
         deadline = time.monotonic() + 240
         while process.poll() is None and time.monotonic() < deadline:
-            if living(shot, "**/state.json") - before:
+            if living(shot, checkpoints) - before:
                 break
             time.sleep(0.02)
         send(process)
