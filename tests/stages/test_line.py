@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import SENTENCES, SMALL, Line, Run, documents, environment_of, living
+from tests.ray_by_hand import RayByHand
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +35,11 @@ def manifests(store: Path) -> dict[str, dict[str, Any]]:
     # Workers of a run that was killed may still be at it for a moment.
     found = (json.loads(p.read_text()) for p in living(store, "**/manifest.json"))
     return {m["node"]: m for m in found}
+
+
+def worker_among(processes: list[psutil.Process]) -> psutil.Process:
+    (worker,) = [p for p in processes if "RayTrainWorker" in " ".join(p.cmdline())]
+    return worker
 
 
 def newest_step(store: Path) -> int:
@@ -167,13 +173,13 @@ def test_kill_in_the_middle_of_data_stages(
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("tracked")
 def test_interrupted_training_resumes_to_the_bit(
-    line: Line, clozeline: Run, corpus: Path, tmp_path: Path
+    line: Line, joined: Run, shared_ray: RayByHand, corpus: Path, tmp_path: Path
 ) -> None:
     """Killed; asked to stop; then its only worker process told to end, and let go on."""
     # A stop is heard within a second or two, in which a fast machine makes many steps.
     steps = "train.steps=150"
     line.copy(tmp_path / "calm", without=["pretrain", "evaluate", "export"])
-    clozeline("run", "--until", "pretrain", f"store={tmp_path / 'calm'}", steps)
+    joined("run", "--until", "pretrain", f"store={tmp_path / 'calm'}", steps)
     calm = manifests(tmp_path / "calm")["pretrain/64"]
     shot = tmp_path / "shot"
     line.copy(shot, without=["pretrain", "evaluate", "export"])
@@ -183,13 +189,15 @@ def test_interrupted_training_resumes_to_the_bit(
     command += ["train.checkpoint_every_steps=3"]
     checkpoints = "**/step-*[0-9]/state.json"
 
-    def run(send: Callable[[subprocess.Popen[str]], None]) -> tuple[int, str]:
+    def run(
+        send: Callable[[subprocess.Popen[str]], None], ray: RayByHand | None = shared_ray
+    ) -> tuple[int, str]:
         """Start, send a signal after the next checkpoint; returns exit code and what was said."""
         before = living(shot, checkpoints)
         process = subprocess.Popen(
-            command,
+            [*command, *([f"cluster.address={ray.address}"] if ray is not None else [])],
             cwd=tmp_path,
-            env=environment_of(None),
+            env=environment_of(ray),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -204,16 +212,15 @@ def test_interrupted_training_resumes_to_the_bit(
         return process.returncode, said
 
     def kill(process: subprocess.Popen[str]) -> None:
-        below = psutil.Process(process.pid).children(recursive=True)
+        worker = worker_among(psutil.Process(process.pid).children(recursive=True))
         process.kill()
-        psutil.wait_procs(below, timeout=60)  # The worker may still write a checkpoint.
+        psutil.wait_procs([worker], timeout=60)  # It may still write a checkpoint.
 
-    def end_worker(process: subprocess.Popen[str]) -> None:
-        below = psutil.Process(process.pid).children(recursive=True)
-        (worker,) = [p for p in below if "RayTrainWorker" in " ".join(p.cmdline())]
-        worker.terminate()
+    def end_worker(_: subprocess.Popen[str]) -> None:
+        worker_among(shared_ray.processes(0)).terminate()
 
-    code, said = run(kill)
+    # The first with a Ray of its own, which dies with it; the others join one, and leave it.
+    code, said = run(kill, None)
     assert code == -signal.SIGKILL, said
     code, said = run(lambda process: process.send_signal(signal.SIGINT))
     assert code == 3, said
