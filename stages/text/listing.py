@@ -214,6 +214,7 @@ def shown(root: str) -> str:
 
 def provenance(source: str, path: str) -> str:
     """Where something came from, for a person: the file, after the name of its source."""
+    path = printable(path)
     return f"{source}/{path}" if source else path
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.digest import canonical_json
 from stages.text.find_files import list_files
 from stages.text.listing import InputNotFound, MixedListing, SourceOptions, Split, file_format
 from stages.text.readers import read
@@ -182,7 +183,7 @@ def test_names_that_are_not_utf8_can_be_said(tmp_path: Path) -> None:
     said = f"{listing.description()} {listing.skipped}"
     assert "caf\\xe9" in said
     assert listing.skipped[0].path == "b\\xff.bin"
-    json.dumps(listing.fingerprint_entries()).encode()
+    canonical_json(listing.fingerprint_entries())
     (folder / "a\udcff.txt").unlink()
     for given in (str(folder), str(folder / "a\udcff.txt")):
         with pytest.raises(InputNotFound) as error:
