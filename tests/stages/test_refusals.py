@@ -90,7 +90,7 @@ def test_what_was_changed_by_hand_is_not_trained_on(
     shutil.copytree(stopped, copied)
     said = said_by(clozeline, rate, *UNTIL, check=1)
     assert "the checkpoint of step 4 belongs to another run" in said
-    assert "train.learning_rate was 0.001, is 0.002. Go back to that configuration" in said
+    assert "train.learning_rate was 0.0015, is 0.002. Go back to that configuration" in said
     kept = [path.name for path in copied.glob("*/work/checkpoints/*")]
     assert kept == ["step-00000004"] and not (copied / "manifest.json").exists()
 
