@@ -133,9 +133,10 @@ def say(case: str, text: str) -> None:
 
 
 def half_written(store: Path, node: str) -> list[Path]:
-    """Checkpoints under the names that they have while they are written."""
+    """Checkpoints of which some file is there, under the names they have while they are written."""
     with suppress(FileNotFoundError):
-        return [path for path in (store / node).glob("*/*/work/checkpoints/tmp-*") if path.exists()]
+        folders = (store / node).glob("*/*/work/checkpoints/tmp-*")
+        return [folder for folder in folders if any(folder.iterdir())]
     return []
 
 
@@ -186,7 +187,7 @@ def driver(bench: Bench) -> None:
     say(
         "driver",
         f"began at step {run.went_on_from()}, killed with all of its processes while "
-        f"{folder.name} held {', '.join(files) or 'nothing'}",
+        f"{folder.name} held {', '.join(files)}",
     )
     kill_in_epoch(bench, shot, 1)
     if folder.exists():
