@@ -135,7 +135,7 @@ def say(case: str, text: str) -> None:
 def half_written(store: Path, node: str) -> list[Path]:
     """Checkpoints of which some file is there, under the names they have while they are written."""
     with suppress(FileNotFoundError):
-        folders = (store / node).glob("*/*/work/checkpoints/tmp-*")
+        folders = (store / node).rglob("checkpoints/tmp-*")
         return [folder for folder in folders if any(folder.iterdir())]
     return []
 

@@ -29,6 +29,16 @@ def shared_data() -> Path:
     pytest.skip("no ../shared/data beside the repository")
 
 
+def corpora() -> Path:
+    """The corpora of `shared_data`."""
+    return shared_data() / "corpora"
+
+
+def tasks() -> Path:
+    """The task sets of `shared_data`."""
+    return shared_data() / "tasks"
+
+
 def paragraphs(language: str, max_characters: int) -> list[str]:
     """Paragraphs of a language's corpora, about `max_characters` of each file."""
     corpora = shared_data() / "corpora"

@@ -92,7 +92,7 @@ def test_what_was_changed_by_hand_is_not_trained_on(
     assert "the checkpoint of step 4 belongs to another run" in said
     before = config_of([*SMALL, f"corpus.paths=['{corpus}']"]).train.learning_rate
     assert f"train.learning_rate was {before}, is 0.002. Go back to that configuration" in said
-    kept = [path.name for path in copied.glob("*/work/checkpoints/*")]
+    kept = [path.name for path in copied.rglob("checkpoints/*")]
     assert kept == ["step-00000004"] and not (copied / "manifest.json").exists()
 
     # Two entries change places in the vocabulary: it has as many, and each is there.
@@ -104,7 +104,7 @@ def test_what_was_changed_by_hand_is_not_trained_on(
     assert "holds ids of another vocabulary" in said and "Nothing was trained" in said
     assert "its input vocab is damaged: vocab.txt (other bytes than were written)" in said
     assert "clozeline run --only vocab --force" in said
-    assert [path.name for path in stopped.glob("*/work/checkpoints/*")] == ["step-00000004"]
+    assert [path.name for path in stopped.rglob("checkpoints/*")] == ["step-00000004"]
 
     # Weights of another vocabulary are refused before anything starts.
     (given,) = line.store.glob("export/*/data")

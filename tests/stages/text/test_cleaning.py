@@ -17,8 +17,7 @@ from stages.text.buffers import text_buffer
 from stages.text.cleaning import CleaningOptions, clean, long_enough
 from stages.text.composing import nfc_candidates
 from tests.oracle import plain_cleaning
-from tests.oracle.real_text import FILES, paragraphs
-from tests.oracle.shared_corpora import corpora
+from tests.oracle.real_text import FILES, corpora, paragraphs
 
 KEEP_LINES = CleaningOptions(unwrap=False)
 

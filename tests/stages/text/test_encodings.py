@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stages.text.encodings import HEAD_BYTES, detect_encoding
-from tests.oracle.shared_corpora import corpora
+from tests.oracle.real_text import corpora
 from tests.reading import read_all
 
 FRENCH = (

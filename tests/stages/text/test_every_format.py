@@ -12,7 +12,7 @@ import pytest
 
 from bench.formats import COMPRESS, TITLE, beginnings, held, stored, write
 from stages.text.readers import FORMATS
-from tests.oracle.shared_corpora import corpora
+from tests.oracle.real_text import corpora
 from tests.reading import read_all
 
 CHARACTERS = 8_000

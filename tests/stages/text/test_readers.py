@@ -23,7 +23,7 @@ from stages.text.readers import RECORD_BYTES, UNREADABLE, read
 from stages.text.records import ReadOptions
 from stages.text.splitting import splits
 from stages.text.streams import DamagedFile, lines, to_utf8
-from tests.oracle.shared_corpora import corpora
+from tests.oracle.real_text import corpora
 from tests.reading import read_all
 
 AESOP = [

@@ -11,8 +11,7 @@ from stages.text import icu
 from stages.text.cleaning import CleaningOptions, clean
 from stages.text.sentences import sentence_ends
 from tests.oracle import plain_sentences
-from tests.oracle.real_text import FILES, paragraphs
-from tests.oracle.shared_corpora import corpora
+from tests.oracle.real_text import FILES, corpora, paragraphs
 
 PIECES = st.one_of(
     st.sampled_from(

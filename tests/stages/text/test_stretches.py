@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stages.text import cleaning, stretches
 from stages.text.cleaning import CleaningOptions, clean
 from tests.conftest import documents
-from tests.oracle.shared_corpora import corpora
+from tests.oracle.real_text import corpora
 from tests.reading import read_all
 
 OPTIONS = [CleaningOptions(), CleaningOptions(unwrap=False, nfc=False)]

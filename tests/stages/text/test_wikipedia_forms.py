@@ -16,7 +16,7 @@ import pytest
 
 from stages.text.extracted import doc_head
 from stages.text.mediawiki import parse_page
-from tests.oracle.shared_corpora import corpora
+from tests.oracle.real_text import corpora
 from tests.reading import read_all
 
 PLACEHOLDER = re.compile(r"\b(?:formula|codice)_\d+\b")

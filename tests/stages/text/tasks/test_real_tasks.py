@@ -16,7 +16,7 @@ from stages.text.tasks.sequences import SequenceColumns, read_sequences
 from stages.text.tasks.spans import read_spans
 from stages.text.tasks.tags import convert_tags, detect_scheme, entities
 from stages.text.tasks.tokens import TokenColumns, read_tokens
-from tests.oracle.shared_tasks import tasks
+from tests.oracle.real_text import tasks
 
 GLUE = [
     ("sst2", "sst2/train.tsv", 6920, ("0", "1")),
