@@ -23,6 +23,7 @@ from model.losses import mlm_loss_sum
 from stages.training.device import Precision, apply, autocast, place, this_machine
 from stages.training.examples import Examples
 from stages.training.job import Rounding, TrainConfig, TrainJob
+from stages.training.loop import Pretraining
 from stages.training.optimisers import make_optimiser
 from stages.training.packing import StepBatch, step_batch
 from stages.training.prefetch import prefetched
@@ -97,7 +98,7 @@ class Ours:
         optimiser = make_optimiser(
             model.parameters(), job.train, model.bert.encoder.parameters(), fused
         )
-        self._stepper = Stepper(job, model, optimiser, device, rank=0)
+        self._stepper = Stepper(job, model, optimiser, Pretraining(), device, rank=0)
 
     def steps(self, numbers: range) -> list[Tensor]:
         """Batches are packed in the background, as in a run."""
@@ -112,7 +113,7 @@ class Ours:
     def _step(self, step: int, batch: StepBatch) -> Tensor:
         losses = self._stepper.gradients_of(step, batch, lambda: 0.0)
         self._stepper.change_weights(LEARNING_RATE, losses.grad_norm)
-        return torch.tensor(losses.mlm + losses.pair)
+        return torch.tensor(losses.loss)
 
 
 class _AllToTheHead(BertForPreTraining):

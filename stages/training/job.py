@@ -144,9 +144,62 @@ class Validation:
     label_counts: NDArray[np.int64] | None = None
 
 
+class Job(Protocol):
+    """What all training runs have: for the parts of the loop that do not ask what is learned."""
+
+    @property
+    def train(self) -> TrainConfig:
+        """Optimisation, and how often something is written."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of weights, order and dropout."""
+        ...
+
+    @property
+    def checkpoint_filesystem(self) -> FileSystem:
+        """Where checkpoints lie."""
+        ...
+
+    @property
+    def checkpoint_folder(self) -> str:
+        """Its folder for them."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands in checkpoints."""
+        ...
+
+    @property
+    def attempt(self) -> str:
+        """Unique for this try."""
+        ...
+
+    @property
+    def vocabulary_digest(self) -> str:
+        """Recorded in checkpoints."""
+        ...
+
+    @property
+    def nonfinite_folder(self) -> str | None:
+        """For batches that are not finite; None keeps none."""
+        ...
+
+    @property
+    def group(self) -> str:
+        """Of the settings that `train` came from, for messages."""
+        ...
+
+    def described(self) -> dict[str, Any]:
+        """The configuration that the result depends on, nested, as JSON values."""
+        ...
+
+
 @dataclass(frozen=True)
 class TrainJob:
-    """A training run. The same for all ranks.
+    """A run of pretraining. The same for all ranks.
 
     Attributes:
         model: the model's shape.
@@ -176,6 +229,7 @@ class TrainJob:
             is not finite; None keeps none.
         masks: to be drawn while reading, where `copies` are pairs; None: they hold masked rows.
         mix: other sources of training rows; `copies` have the share that these leave.
+        group: of settings, for messages.
     """
 
     model: BertConfig
@@ -202,6 +256,7 @@ class TrainJob:
     nonfinite_folder: str | None = None
     masks: DrawnMasks | None = None
     mix: tuple[MixedSource, ...] = ()
+    group: str = "train"
 
     def described(self) -> dict[str, Any]:
         """The configuration that the result depends on, nested, as JSON values."""
@@ -212,20 +267,23 @@ class TrainJob:
             "seed": self.seed,
         }
 
-    def rounding_values(self, device: str, world_size: int) -> dict[str, Any]:
-        """What decides the last bits here; two equal ones give equal bits on CPU."""
-        return {
-            "workers": world_size,
-            "threads": torch.get_num_threads(),
-            "precision": self.train.precision,
-            "micro_batch_tokens": self.rounding.micro_batch_tokens,
-            "attention": self.rounding.attention,
-            "compile": self.rounding.compile,
-            "gradient_checkpointing": self.rounding.gradient_checkpointing,
-            "sharding": self.rounding.sharding if world_size > 1 else "none",
-            "device": torch.device(device).type,
-            "torch": torch.__version__,
-        }
+
+def rounding_values(
+    rounding: Rounding, precision: Precision, device: str, world_size: int
+) -> dict[str, Any]:
+    """What decides the last bits here; two equal ones give equal bits on CPU."""
+    return {
+        "workers": world_size,
+        "threads": torch.get_num_threads(),
+        "precision": precision,
+        "micro_batch_tokens": rounding.micro_batch_tokens,
+        "attention": rounding.attention,
+        "compile": rounding.compile,
+        "gradient_checkpointing": rounding.gradient_checkpointing,
+        "sharding": rounding.sharding if world_size > 1 else "none",
+        "device": torch.device(device).type,
+        "torch": torch.__version__,
+    }
 
 
 class Hooks(Protocol):

@@ -1,45 +1,62 @@
-"""The training loop, visible in one place.
+"""Pretraining: what the steps are made of; `steps` takes them.
 
 The loss of a step is the sum over all masked positions of the global batch divided by their
-number, plus the same over its pairs, whatever rank or micro-batch holds them. What is logged and
-saved counts finished steps, from 1.
+number, plus the same over its pairs, whatever rank or micro-batch holds them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from model.attention import choose_path
-from model.bert import BertForPreTraining
+from model.bert import BertForPreTraining, PretrainingOutput
+from model.losses import nsp_loss_sum
 from stages.training import distributed
 from stages.training.budget import batch_size, course, planned_steps, tokens_in_words
-from stages.training.device import Placement, apply, peak_memory_gb, place, this_machine
+from stages.training.device import Placement, apply, place, this_machine
 from stages.training.evaluate import Plateau, evaluate
-from stages.training.examples import Examples
 from stages.training.flops import peak_flops
-from stages.training.job import Hooks, Outcome, TrainJob
+from stages.training.job import Hooks, Outcome, TrainJob, rounding_values
 from stages.training.loader import Loader
 from stages.training.meter import Meter
-from stages.training.nonfinite import BadSteps
+from stages.training.nonfinite import BadSteps, batch_table
 from stages.training.optimisers import make_optimiser
-from stages.training.packing import StepBatch, step_batch
+from stages.training.packing import MicroBatch, StepBatch, step_batch
 from stages.training.passes import passes_of_step, with_fillers
-from stages.training.prefetch import prefetched
 from stages.training.rehearsal import hours_in_words, rehearse, steps_of_hours
 from stages.training.row_groups import Limits
 from stages.training.saving import Saver
 from stages.training.shapes import fixed_shape
 from stages.training.sharding import check_shardable, gathered, shard
-from stages.training.start import restore
-from stages.training.step import Stepper
+from stages.training.start import drawn_weights, given_start, restore
+from stages.training.step import StepLosses, Stepper
+from stages.training.steps import Look, Loop, take_steps
 from stages.training.weights import moments_of, set_weights, weights_of
 
-# What rank 0 asks of all ranks at a step; the highest wins.
-SAVE, STOP, FAIL = 1.0, 2.0, 3.0
+
+class Pretraining:
+    """Masked words, and pairs where the rows have them (`step.Objective`)."""
+
+    losses: tuple[str, ...] = ("MLM loss", "pair loss")
+
+    def forward(self, model: nn.Module, micro: MicroBatch) -> PretrainingOutput:
+        """Run the encoder and both heads."""
+        output: PretrainingOutput = model(*micro.inputs(), micro.mlm_labels)
+        return output
+
+    def parts(
+        self, output: PretrainingOutput, micro: MicroBatch, batch: StepBatch
+    ) -> Sequence[Tensor]:
+        """Nats over the masked positions of the global batch, and over its pairs."""
+        assert output.mlm_loss_sum is not None
+        mlm = output.mlm_loss_sum / max(1, batch.masked)
+        if output.nsp_logits is None or micro.is_next is None:
+            return (mlm,)
+        return mlm, nsp_loss_sum(output.nsp_logits, micro.is_next) / batch.pairs
 
 
 def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
@@ -78,8 +95,16 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     optimiser = make_optimiser(
         model.parameters(), train, model.bert.encoder.parameters(), placement.fused_optimiser
     )
-    rounding = job.rounding_values(device.type, world_size)
-    start = restore(job, hooks, model, optimiser, rounding)
+    rounding = rounding_values(job.rounding, train.precision, device.type, world_size)
+    start = restore(
+        job,
+        hooks,
+        model,
+        optimiser,
+        rounding,
+        lambda: given_start(job),
+        lambda: drawn_weights(job.model, job.seed),
+    )
     limits = Limits(job.model.vocab_size, job.model.max_position_embeddings, job.schema_metadata)
     examples = batch_size(train, job.mean_row_tokens)
 
@@ -127,7 +152,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
             precision=train.precision,
         ).values(job.pair_name)
 
-    stepper = Stepper(job, model, optimiser, device, rank)
+    stepper = Stepper(job, model, optimiser, Pretraining(), device, rank)
     planned = planned_steps(train, examples, job.mean_row_tokens)
     if train.hours is not None:
         planned = start.settled.get("steps")
@@ -145,89 +170,60 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     if train.length_bins is not None and start.step < schedule.steps:
         notice(_bins_in_words(loader, start.step, train.length_bins))
 
-    def batch_with_documents(step: int) -> Examples:
-        return make_loader(documents=True).batch(step)
+    def batch_with_documents(step: int) -> pa.Table:
+        return batch_table(make_loader(documents=True).batch(step))
 
     lost = start.settled.get("skipped_steps", 0)
-    bad = BadSteps(job, batch_with_documents, rank, lost, notice)
     plateau = Plateau(schedule.warmup_steps)
-    meter = Meter(job.model, _peak(placement, job, world_size), _attention_is_padded(job, device))
-    tokens_seen = start.tokens_seen
-    figures = dict(start.figures)
-    finished, stopped = start.step, False
 
-    def save(score: float | None = None) -> None:
-        settled = {"steps": schedule.steps, "skipped_steps": bad.skipped}
-        position = loader.position(finished)
-        saver.save(finished, position, tokens_seen, dict(figures), score, settled)
+    def look(step: int) -> Look | None:
+        if job.validation is None or step % train.evaluate_every_steps:
+            return None
+        values = held_out()
+        warning = plateau.message(step, values)
+        if warning is not None:
+            notice(warning)
+        named = {f"validation/{name}": value for name, value in values.items()}
+        return Look(named, values.get("mlm_loss"))
 
-    steps = range(start.step, schedule.steps)
-    with (
-        Saver(job, hooks, model, optimiser, rounding) as saver,
-        prefetched(prepare, steps, job.prefetch_batches) as batches,
-    ):
-        if train.hours is not None and "steps" not in start.settled:
-            save()  # What was settled holds from now on.
-        for step in steps:
-            meter.waiting()
-            batch = next(batches)
-            meter.received(batch)
+    def described(losses: StepLosses) -> dict[str, float]:
+        mlm, pair = losses.parts
+        own = {f"train/{job.pair_name}_loss": pair} if job.model.nsp else {}
+        return {"train/mlm_loss": mlm, **own}
 
-            losses = stepper.gradients_of(step, batch, lambda: _asked(saver, hooks))
-            if losses.asked == FAIL:
-                saver.fail()
-            rate = schedule.rate(step, train)
-            if losses.finite:
-                stepper.change_weights(rate, losses.grad_norm)
-            else:
-                bad.met(step, losses, rate)
-            meter.stepped()
-
-            tokens_seen += batch.tokens
-            finished = step + 1
-            stopped = losses.asked == STOP and finished < schedule.steps
-            last = stopped or finished == schedule.steps
-
-            if last or finished % train.log_every_steps == 0:
-                logged = {
-                    "train/loss": losses.mlm + losses.pair,
-                    "train/mlm_loss": losses.mlm,
-                    "train/learning_rate": rate,
-                    "train/grad_norm": losses.grad_norm,
-                    "train/tokens_seen": tokens_seen,
-                    "train/memory_gb": peak_memory_gb(device),
-                    **meter.read(),
-                }
-                if job.model.nsp:
-                    logged[f"train/{job.pair_name}_loss"] = losses.pair
-                if train.on_nonfinite == "skip":
-                    logged["train/skipped_steps"] = bad.skipped
-                logged = {name: value for name, value in logged.items() if math.isfinite(value)}
-                figures |= logged
-                if rank == 0:
-                    hooks.log(finished, logged)
-            score = None
-            if job.validation is not None and finished % train.evaluate_every_steps == 0:
-                with meter.paused():
-                    values = held_out()
-                score = values.get("mlm_loss")
-                named = {f"validation/{name}": value for name, value in values.items()}
-                figures |= named
-                if rank == 0:
-                    hooks.log(finished, named)
-                warning = plateau.message(finished, values)
-                if warning is not None:
-                    notice(warning)
-            if last or losses.asked == SAVE or finished % train.checkpoint_every_steps == 0:
-                with meter.paused():
-                    save(score)
-            if stopped:
-                break
-        saver.finish(required=stopped)
+    loop = Loop(
+        job=job,
+        hooks=hooks,
+        device=device,
+        rank=rank,
+        schedule=schedule,
+        stepper=stepper,
+        saver=Saver(job, hooks, model, optimiser, rounding),
+        meter=Meter(
+            job.model, _peak(placement, job, world_size), _attention_is_padded(job, device)
+        ),
+        bad=BadSteps(job, Pretraining.losses, batch_with_documents, rank, lost, notice),
+        prepare=prepare,
+        prefetch=job.prefetch_batches,
+        position=loader.position,
+        look=look,
+        described=described,
+        settled=lambda: {"steps": schedule.steps},
+    )
+    # What was settled by a rehearsal holds from now on.
+    reached = take_steps(loop, start, train.hours is not None and "steps" not in start.settled)
     moments = moments_of(model, optimiser)
     if sharded:
         model, moments = _whole(model, moments)
-    return Outcome(stopped, finished, start.step, tokens_seen, figures, model, moments)
+    return Outcome(
+        reached.stopped,
+        reached.step,
+        start.step,
+        reached.tokens_seen,
+        reached.figures,
+        model,
+        moments,
+    )
 
 
 def _whole(
@@ -244,14 +240,6 @@ def _whole(
     whole = BertForPreTraining(model.config).train()
     set_weights(whole, parts[0], "the shards")
     return whole, parts[1]
-
-
-def _asked(saver: Saver, hooks: Hooks) -> float:
-    if saver.in_trouble():
-        return FAIL
-    if hooks.should_stop():
-        return STOP
-    return SAVE if hooks.should_save() else 0.0
 
 
 def _nobody(text: str) -> None:

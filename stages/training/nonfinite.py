@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from stages.training.examples import Examples, Ragged
-from stages.training.job import TrainJob
+from stages.training.job import Job
 from stages.training.step import StepLosses
 
 MOST_IN_A_ROW = 10
@@ -39,7 +39,8 @@ class BadSteps:
 
     Args:
         job: `on_nonfinite`, and where batches are kept.
-        batch: the global batch of a step with the documents' hashes; called on rank 0 alone.
+        parts: of the loss, in words.
+        batch: the global batch of a step as a table (`batch_table`); called on rank 0 alone.
         rank: of this process.
         skipped: steps lost before this process began.
         notice: told of each lost step.
@@ -50,13 +51,15 @@ class BadSteps:
 
     def __init__(
         self,
-        job: TrainJob,
-        batch: Callable[[int], Examples],
+        job: Job,
+        parts: Sequence[str],
+        batch: Callable[[int], pa.Table],
         rank: int,
         skipped: int,
         notice: Callable[[str], None],
     ) -> None:
         self._job = job
+        self._parts = parts
         self._batch = batch
         self._rank = rank
         self._notice = notice
@@ -74,9 +77,12 @@ class BadSteps:
             self._in_a_row.clear()
         self._in_a_row.append(step)
         where = self._save(step, losses, rate)
+        said = ", ".join(
+            f"{name} {value:g}" for name, value in zip(self._parts, losses.parts, strict=True)
+        )
         text = (
-            f"step {step + 1}: MLM loss {losses.mlm:g}, pair loss {losses.pair:g}, gradient norm "
-            f"{losses.grad_norm:g}: not finite. The step was not applied{where}"
+            f"step {step + 1}: {said}, gradient norm {losses.grad_norm:g}: not finite. The step "
+            f"was not applied{where}"
         )
         if self._job.train.on_nonfinite == "skip" and len(self._in_a_row) < MOST_IN_A_ROW:
             self.skipped += 1
@@ -84,10 +90,11 @@ class BadSteps:
             return
         if self._job.train.on_nonfinite == "skip":
             text += f". It is number {MOST_IN_A_ROW} in a row"
+        group = self._job.group
         raise NonFiniteError(
             step + 1,
-            f"{text}. The last checkpoint is from before it. Lower train.learning_rate, lengthen "
-            "train.warmup_share, or set train.precision=float32",
+            f"{text}. The last checkpoint is from before it. Lower {group}.learning_rate, lengthen "
+            f"{group}.warmup_share, or set {group}.precision=float32",
         )
 
     def _save(self, step: int, losses: StepLosses, rate: float) -> str:
@@ -97,8 +104,10 @@ class BadSteps:
         self._saved += 1
         what = {
             "step": step + 1,
-            "mlm_loss": str(losses.mlm),
-            "pair_loss": str(losses.pair),
+            **{
+                name.replace(" ", "_").lower(): str(value)
+                for name, value in zip(self._parts, losses.parts, strict=True)
+            },
             "gradient_norm": str(losses.grad_norm),
             "learning_rate": rate,
             "fingerprint": job.fingerprint,
@@ -112,7 +121,7 @@ class BadSteps:
 
 
 def save_batch(
-    filesystem: FileSystem, folder: str, step: int, examples: Examples, what: Mapping[str, Any]
+    filesystem: FileSystem, folder: str, step: int, table: pa.Table, what: Mapping[str, Any]
 ) -> str:
     """Write a global batch as `step-00000017.parquet`, and beside it what is known of the step.
 
@@ -120,32 +129,37 @@ def save_batch(
         filesystem: where `folder` lies.
         folder: made when it is not there.
         step: counted from 1.
-        examples: the batch, with `documents` where the files name them.
+        table: the batch.
         what: a JSON object.
 
     Returns:
         The path, or why there is none: an error here must not hide the one that led to it.
     """
     path = f"{folder}/step-{step:08d}"
-    labels = Ragged(examples.mlm_labels, examples.mlm_positions.offsets)
-    columns = {
-        "input_ids": _lists(examples.input_ids),
-        "a_length": pa.array(examples.a_length),
-        "is_next": _labels(examples),
-        "mlm_positions": _lists(examples.mlm_positions),
-        "mlm_labels": _lists(labels),
-    }
-    if examples.documents is not None:
-        columns["document"] = pa.array(examples.documents)
     try:
         filesystem.create_dir(folder, recursive=True)
         with filesystem.open_output_stream(f"{path}.parquet") as stream:
-            pq.write_table(pa.table(columns), stream, compression="zstd")
+            pq.write_table(table, stream, compression="zstd")
         with filesystem.open_output_stream(f"{path}.json") as stream:
             stream.write(json.dumps(what, indent=1).encode())
     except OSError as error:
         return f"nowhere ({error})"
     return f"{path}.parquet"
+
+
+def batch_table(examples: Examples) -> pa.Table:
+    """A batch of pretraining, with `document` where the examples name theirs."""
+    labels = Ragged(examples.mlm_labels, examples.mlm_positions.offsets)
+    columns = {
+        "input_ids": lists(examples.input_ids),
+        "a_length": pa.array(examples.a_length),
+        "is_next": _labels(examples),
+        "mlm_positions": lists(examples.mlm_positions),
+        "mlm_labels": lists(labels),
+    }
+    if examples.documents is not None:
+        columns["document"] = pa.array(examples.documents)
+    return pa.table(columns)
 
 
 def _labels(examples: Examples) -> pa.Array:
@@ -154,5 +168,6 @@ def _labels(examples: Examples) -> pa.Array:
     return pa.array(examples.is_next)
 
 
-def _lists(ragged: Ragged) -> pa.Array:
+def lists(ragged: Ragged) -> pa.Array:
+    """A column of lists."""
     return pa.LargeListArray.from_arrays(pa.array(ragged.offsets), pa.array(ragged.values))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from stages.training import checkpoint, distributed
-from stages.training.job import Hooks, TrainJob
+from stages.training.job import Hooks, Job
 from stages.training.sharding import gathered, is_sharded
 from stages.training.weights import moments_of, weights_of
 
@@ -57,7 +57,7 @@ class Saver:
 
     def __init__(
         self,
-        job: TrainJob,
+        job: Job,
         hooks: Hooks,
         model: nn.Module,
         optimiser: torch.optim.Optimizer,
@@ -217,7 +217,8 @@ class Saver:
         kept = self._job.train.keep_checkpoints
         return (
             f"A checkpoint takes {bytes_ / 1e6:,.0f} MB, and {kept + 1} of them lie in "
-            f"{self._job.checkpoint_folder} for a moment (train.keep_checkpoints={kept}). "
+            f"{self._job.checkpoint_folder} for a moment ({self._job.group}.keep_checkpoints="
+            f"{kept}). "
         )
 
 

@@ -1,19 +1,19 @@
-"""Where a run begins: at a checkpoint, at given weights, or at weights drawn from the seed."""
+"""Where a run begins: at a checkpoint, or as its job says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from model.bert import BertForPreTraining, init_weights
 from model.config import BertConfig
 from stages.training import distributed
 from stages.training.checkpoint import State, check_same_run, differences, load_latest
-from stages.training.job import Hooks, TrainJob
+from stages.training.job import Hooks, Job, TrainJob
 from stages.training.randomness import key
 from stages.training.sharding import own_part
 from stages.training.tensor_files import read_tensors
@@ -30,30 +30,54 @@ class Start:
     settled: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """What a run without a checkpoint begins with.
+
+    Attributes:
+        source: where it is from, for messages.
+        weights: by name; empty where each rank draws the same ones.
+        moments: of the optimiser, as `weights.moments_of` names them.
+    """
+
+    source: str = ""
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    moments: Mapping[str, Tensor] = field(default_factory=dict)
+
+
 class RestoreError(ValueError):
     """Rank 0 could not begin; the other ranks say why with its words."""
 
 
 def restore(
-    job: TrainJob,
+    job: Job,
     hooks: Hooks,
-    model: BertForPreTraining,
+    model: nn.Module,
     optimiser: torch.optim.Optimizer,
     rounding: dict[str, Any],
+    begin: Callable[[], Beginning],
+    draw: Callable[[], Mapping[str, Tensor]],
 ) -> Start:
     """Fill model and optimiser, the same on all ranks: rank 0 reads, the others receive.
+
+    Args:
+        job, hooks: of the run.
+        model, optimiser: filled.
+        rounding: as `rounding_values`.
+        begin: called on rank 0 where there is no checkpoint.
+        draw: the weights by name, on CPU; called on every rank where `begin` gave none.
 
     Raises:
         CheckpointMismatchError: the checkpoint belongs to another configuration (on rank 0; the
             other ranks raise RestoreError with its message).
-        ValueError: `init_from` does not fit the model, or cannot be read.
+        ValueError: what `begin` gives does not fit the model, or cannot be read.
     """
     header: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     error: Exception | None = None
     if distributed.rank() == 0:
         try:
-            header, tensors = _read(job, hooks, rounding)
+            header, tensors = _read(job, hooks, rounding, begin)
         except (ValueError, OSError) as problem:
             # Told to the other ranks too, which would wait for tensors otherwise.
             header, error = {"error": str(problem)}, problem
@@ -76,8 +100,7 @@ def restore(
     if parts["weights"]:
         set_weights(model, parts["weights"], header["source"])
     else:
-        drawn = drawn_weights(job.model, job.seed)
-        set_weights(model, {n: keep(f"weights:{n}", w) for n, w in drawn.items()}, "the seed")
+        set_weights(model, {n: keep(f"weights:{n}", w) for n, w in draw().items()}, "the seed")
     set_moments(model, optimiser, parts["moments"])
     return Start(
         header.get("step", 0),
@@ -88,7 +111,7 @@ def restore(
 
 
 def _read(
-    job: TrainJob, hooks: Hooks, rounding: dict[str, Any]
+    job: Job, hooks: Hooks, rounding: dict[str, Any], begin: Callable[[], Beginning]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     found = load_latest(job.checkpoint_filesystem, job.checkpoint_folder, hooks.notice)
     if found is not None:
@@ -101,17 +124,24 @@ def _read(
             "figures": dict(found.state.figures),
             "settled": dict(found.state.settled),
         }
-        tensors = {f"weights:{name}": tensor for name, tensor in found.weights.items()}
-        tensors |= {f"moments:{name}": tensor for name, tensor in found.moments.items()}
-        return header, tensors
-    if job.init_from is not None:
-        weights = read_tensors(job.filesystem, job.init_from)
-        tensors = {f"weights:{name}": tensor for name, tensor in weights.items()}
-        if job.init_moments is not None:
-            moments = read_tensors(job.filesystem, job.init_moments)
-            tensors |= {f"moments:{name}": tensor for name, tensor in moments.items()}
-        return {"source": job.init_from}, tensors
-    return {}, {}
+        return header, _named(found.weights, found.moments)
+    beginning = begin()
+    return {"source": beginning.source}, _named(beginning.weights, beginning.moments)
+
+
+def _named(weights: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    tensors = {f"weights:{name}": tensor for name, tensor in weights.items()}
+    return tensors | {f"moments:{name}": tensor for name, tensor in moments.items()}
+
+
+def given_start(job: TrainJob) -> Beginning:
+    """What `init_from` and `init_moments` of a run of pretraining say."""
+    if job.init_from is None:
+        return Beginning()
+    moments = {}
+    if job.init_moments is not None:
+        moments = read_tensors(job.filesystem, job.init_moments)
+    return Beginning(job.init_from, read_tensors(job.filesystem, job.init_from), moments)
 
 
 def _tell(state: State, rounding: dict[str, Any], hooks: Hooks) -> None:

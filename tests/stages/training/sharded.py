@@ -35,7 +35,7 @@ def main(told: dict) -> None:
                     examples, told["rank"], told["workers"], getattr(torch, name), sharded=True
                 )
             seen = {
-                "mlm": losses.mlm, "pair": losses.pair, "norm": losses.grad_norm,
+                "mlm": losses.parts[0], "pair": losses.parts[1], "norm": losses.grad_norm,
                 "gradient": whole,
                 "sums": sums.count,
             }  # fmt: skip

@@ -20,7 +20,13 @@ from model.bert import BertForPreTraining
 from stages.training.checkpoint import OPTIMISER
 from stages.training.loader import Loader
 from stages.training.loop import pretrain
-from stages.training.nonfinite import MOST_IN_A_ROW, MOST_SAVED, NonFiniteError, save_batch
+from stages.training.nonfinite import (
+    MOST_IN_A_ROW,
+    MOST_SAVED,
+    NonFiniteError,
+    batch_table,
+    save_batch,
+)
 from stages.training.row_groups import Limits, read_index
 from stages.training.weights import write_model
 
@@ -86,10 +92,10 @@ def test_hashes_of_documents_are_kept_as_they_are(rows_maker, tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     files = read_index(LOCAL, [str(tmp_path / "rows.parquet")])
     batch = Loader(LOCAL, (files,), 7, 20, Limits(64, 40), documents=True).batch(0)
-    path = save_batch(LOCAL, str(tmp_path / "kept"), 3, batch, {})
+    path = save_batch(LOCAL, str(tmp_path / "kept"), 3, batch_table(batch), {})
     kept = pq.read_table(path)
     assert sorted(kept["document"].to_pylist()) == hashes
-    nowhere = save_batch(LOCAL, str(tmp_path / "rows.parquet"), 3, batch, {})
+    nowhere = save_batch(LOCAL, str(tmp_path / "rows.parquet"), 3, batch_table(batch), {})
     assert nowhere.startswith("nowhere (")
 
 

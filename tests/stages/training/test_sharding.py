@@ -19,7 +19,7 @@ from pyarrow.fs import LocalFileSystem
 
 from stages.training.checkpoint import load_latest
 from stages.training.examples import Examples, Ragged, offsets_of
-from stages.training.job import Validation
+from stages.training.job import Validation, rounding_values
 from stages.training.loop import pretrain
 from stages.training.packing import step_batch
 from stages.training.passes import filler, passes_of_step, with_fillers
@@ -99,8 +99,8 @@ def test_one_worker_has_nothing_to_share(make_job, recorder):
     pretrain(job, hooks)
     pretrain(make_job(train={"steps": 3}, folder="plain"), plain)
     assert hooks.losses() == plain.losses()
-    assert job.rounding_values("cpu", 1)["sharding"] == "none"
-    assert job.rounding_values("cpu", 2)["sharding"] == "full"
+    assert rounding_values(job.rounding, "float32", "cpu", 1)["sharding"] == "none"
+    assert rounding_values(job.rounding, "float32", "cpu", 2)["sharding"] == "full"
 
 
 @pytest.mark.slow

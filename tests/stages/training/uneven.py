@@ -17,6 +17,7 @@ from model.losses import mlm_loss_sum, nsp_loss_sum
 from stages.training import distributed
 from stages.training.examples import Examples, Ragged, offsets_of
 from stages.training.job import Rounding, TrainConfig, TrainJob
+from stages.training.loop import Pretraining
 from stages.training.packing import pack, step_batch
 from stages.training.passes import passes_of_step, with_fillers
 from stages.training.sharding import gathered, shard
@@ -90,7 +91,7 @@ def gradient(
     if sharded:
         shard(model, torch.device("cpu"))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
-    stepper = Stepper(job, model, optimiser, torch.device("cpu"), rank)
+    stepper = Stepper(job, model, optimiser, Pretraining(), torch.device("cpu"), rank)
     part = step_batch(examples, rank, world_size, BUDGET, nsp=True)
     if sharded:
         passes = passes_of_step(examples.input_ids.lengths, world_size, BUDGET)
@@ -112,7 +113,9 @@ def main(told: dict) -> None:
         losses, whole = gradient(
             examples, distributed.rank(), told["workers"], getattr(torch, name)
         )
-        torch.save({"mlm": losses.mlm, "pair": losses.pair, "gradient": whole}, told["out"] + name)
+        torch.save(
+            {"mlm": losses.parts[0], "pair": losses.parts[1], "gradient": whole}, told["out"] + name
+        )
     dist.destroy_process_group()
 
 
