@@ -54,10 +54,10 @@ class Gradients(Protocol):
 
 
 def gradients_of(model: nn.Module, figures: int) -> Gradients:
-    """The gradients of a model, cut among ranks or whole, with so many figures."""
+    """The gradients of what learns in a model, cut among ranks or whole, with so many figures."""
     if is_sharded(model):
         return ShardedGradients(model, figures)
-    return FlatGradients(model.parameters(), figures)
+    return FlatGradients([p for p in model.parameters() if p.requires_grad], figures)
 
 
 class FlatGradients:

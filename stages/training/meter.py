@@ -5,10 +5,49 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from model.config import BertConfig
 from stages.training.flops import model_flops
-from stages.training.packing import StepBatch
+
+
+class Measured(Protocol):
+    """What is counted of a rank's part of a step; as `packing.StepBatch`."""
+
+    @property
+    def tokens(self) -> int:
+        """Of the global batch."""
+        ...
+
+    @property
+    def masked(self) -> int:
+        """Positions of the global batch that reach the vocabulary projection."""
+        ...
+
+    @property
+    def pairs(self) -> int:
+        """Sequences of the global batch that reach the pooler."""
+        ...
+
+    @property
+    def padded_tokens(self) -> int:
+        """Of this rank's share, as attention on the padded path sees it."""
+        ...
+
+    @property
+    def laid_tokens(self) -> int:
+        """Of this rank's share, as laid end to end."""
+        ...
+
+    @property
+    def share_tokens(self) -> int:
+        """Of this rank's share."""
+        ...
+
+    @property
+    def squared_lengths(self) -> int:
+        """Sum over the global batch."""
+        ...
 
 
 class Meter:
@@ -42,7 +81,7 @@ class Meter:
         """The loop begins to wait for a batch."""
         self._mark = time.perf_counter()
 
-    def received(self, batch: StepBatch) -> None:
+    def received(self, batch: Measured) -> None:
         """The batch is here."""
         self._waited += time.perf_counter() - self._mark
         self._tokens += batch.tokens

@@ -45,22 +45,12 @@ def make_optimiser(
         ValueError: no such optimiser.
     """
     parameters = list(parameters)
-    decayed = [p for p in parameters if decays(p)]
-    plain = [p for p in parameters if not decays(p)]
-    if config.optimizer == "adamw":
-        return _adamw(decayed, plain, config, fused)
-    if config.optimizer == "lamb":
-        return Lamb(
-            [
-                {"params": decayed, "weight_decay": config.weight_decay},
-                {"params": plain, "weight_decay": 0.0, "adapt": False},
-            ],
-            lr=config.learning_rate,
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
-        )
+    if config.optimizer in ("adamw", "lamb"):
+        return scaled_optimiser([(1.0, parameters)], config, fused)
     if config.optimizer == "muon":
         in_encoder = {id(p) for p in encoder}
+        decayed = [p for p in parameters if decays(p)]
+        plain = [p for p in parameters if not decays(p)]
         matrices = [p for p in decayed if id(p) in in_encoder]
         if not matrices:
             raise ValueError("Muon needs matrices of an encoder, and was given none")
@@ -73,17 +63,57 @@ def make_optimiser(
             # Steps as large as AdamW's, so that one learning rate serves both (Liu et al. 2025).
             adjust_lr_fn="match_rms_adamw",
         )
-        return Together([muon, _adamw(others, plain, config, fused)])
+        return Together([muon, _adamw(_halves([(1.0, others + plain)], config), config, fused)])
     raise ValueError(f"unknown optimiser {config.optimizer!r}: adamw, lamb or muon")
 
 
-def _adamw(
-    decayed: list[nn.Parameter], plain: list[nn.Parameter], config: TrainConfig, fused: bool
+def scaled_optimiser(
+    scaled: Sequence[tuple[float, Sequence[nn.Parameter]]],
+    config: TrainConfig,
+    fused: bool = True,
 ) -> torch.optim.Optimizer:
-    groups: list[dict[str, Any]] = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": plain, "weight_decay": 0.0},
-    ]
+    """AdamW or LAMB over parameters that learn at different rates.
+
+    Args:
+        scaled: groups, each with its learning rate as a multiple of the run's, which stands as
+            `scale` in the optimiser's groups.
+        config, fused: as of `make_optimiser`.
+
+    Raises:
+        ValueError: another optimiser.
+    """
+    groups = _halves(scaled, config)
+    if config.optimizer == "adamw":
+        return _adamw(groups, config, fused)
+    if config.optimizer == "lamb":
+        for group in groups:
+            group["adapt"] = group["decays"]
+        return Lamb(
+            groups,
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            eps=config.epsilon,
+        )
+    raise ValueError(f"the optimiser {config.optimizer!r} has one learning rate: adamw or lamb")
+
+
+def _halves(
+    scaled: Sequence[tuple[float, Sequence[nn.Parameter]]], config: TrainConfig
+) -> list[dict[str, Any]]:
+    """What decays and what does not of each group."""
+    groups = []
+    for scale, parameters in scaled:
+        for decayed in (True, False):
+            chosen = [p for p in parameters if decays(p) == decayed]
+            decay = config.weight_decay if decayed else 0.0
+            if chosen:
+                groups.append(
+                    {"params": chosen, "weight_decay": decay, "scale": scale, "decays": decayed}
+                )
+    return groups
+
+
+def _adamw(groups: list[dict[str, Any]], config: TrainConfig, fused: bool) -> torch.optim.Optimizer:
     return torch.optim.AdamW(
         groups,
         lr=config.learning_rate,

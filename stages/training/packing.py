@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stages.training.examples import Examples
+from stages.training.examples import Examples, Ragged
 from stages.training.shapes import FixedShape
 
 
@@ -172,6 +173,39 @@ def cut(lengths: NDArray[np.int64], budget: int, shape: FixedShape | None = None
     return runs
 
 
+class Laid(NamedTuple):
+    """Examples end to end, as `MicroBatch` has them."""
+
+    input_ids: Tensor
+    segment_ids: Tensor
+    position_ids: Tensor
+    cu_seqlens: Tensor
+    max_seqlen: int
+
+
+def lay_out(input_ids: Ragged, a_length: NDArray[Any] | None) -> Laid:
+    """Lay at least one example end to end.
+
+    Args:
+        input_ids: special tokens included.
+        a_length: [B] tokens of A; None: all of an example is segment 0.
+    """
+    lengths = input_ids.lengths
+    positions = np.arange(input_ids.offsets[-1]) - np.repeat(input_ids.offsets[:-1], lengths)
+    if a_length is None:
+        segments = np.zeros(len(positions), dtype=np.int64)
+    else:
+        # [CLS] A [SEP] is positions 0..a_length + 1.
+        segments = (positions > np.repeat(a_length + 1, lengths)).astype(np.int64)
+    return Laid(
+        torch.from_numpy(input_ids.values.astype(np.int64)),
+        torch.from_numpy(segments),
+        torch.from_numpy(positions),
+        torch.from_numpy(input_ids.offsets.astype(np.int32)),
+        int(lengths.max()),
+    )
+
+
 def pack(examples: Examples, nsp: bool, shape: FixedShape | None = None) -> MicroBatch:
     """Lays at least one example end to end.
 
@@ -188,22 +222,13 @@ def pack(examples: Examples, nsp: bool, shape: FixedShape | None = None) -> Micr
             "next sentence prediction is on, but the rows hold no is_next: prepare pairs, "
             "or set objective.nsp=false"
         )
-    lengths = examples.input_ids.lengths
+    a_length = None if examples.is_next is None else examples.a_length
+    laid = lay_out(examples.input_ids, a_length)
     starts = examples.input_ids.offsets[:-1]
-    positions = np.arange(examples.tokens) - np.repeat(starts, lengths)
-    if examples.is_next is None:
-        segments = np.zeros(examples.tokens, dtype=np.int64)
-    else:
-        # [CLS] A [SEP] is positions 0..a_length + 1.
-        segments = (positions > np.repeat(examples.a_length + 1, lengths)).astype(np.int64)
     counts = examples.mlm_positions.lengths
     flat = examples.mlm_positions.values.astype(np.int64) + np.repeat(starts, counts)
     micro = MicroBatch(
-        input_ids=torch.from_numpy(examples.input_ids.values.astype(np.int64)),
-        segment_ids=torch.from_numpy(segments),
-        position_ids=torch.from_numpy(positions),
-        cu_seqlens=torch.from_numpy(examples.input_ids.offsets.astype(np.int32)),
-        max_seqlen=int(lengths.max()),
+        *laid,
         mlm_positions=torch.from_numpy(flat),
         mlm_labels=torch.from_numpy(examples.mlm_labels.astype(np.int64)),
         is_next=torch.from_numpy(examples.is_next.copy())
