@@ -99,6 +99,10 @@ class Sender:
         self._leaving = True
         self._mailbox.leave.remote(why)
 
+    def flush(self) -> None:
+        """Send what waits, unless a push is under way; does not wait for the reply."""
+        self._push(now=True)
+
     def close(self) -> None:
         """Send what is left; gives up after `CLOSE_SECONDS`."""
         deadline = time.monotonic() + CLOSE_SECONDS

@@ -19,6 +19,7 @@ from stages.tables import PAIR_NAMES, shard_files
 from stages.text.tokenizer_files import tokenizer_files, vocabulary_digest
 from stages.text.wordpiece import Tokenizer
 from stages.training_rows import drawn_masks, indexed_copies, label_counts
+from stages.training_worker import DriverHooks, as_worker
 from stages.vocabulary_files import DIGEST_KEY, load_tokenizer
 
 if TYPE_CHECKING:
@@ -94,39 +95,8 @@ def mean_mixed_tokens(plan: Plan) -> float:
 
 
 def train_worker(config: dict[str, Any]) -> dict[str, Any] | None:
-    """What each Ray Train worker runs. Returns rank 0's outcome.
-
-    Errors that a person can act on come back as {"failed": text}; the others raise.
-    """
-    import ray.train
-
-    from stages.leaving import training
-    from stages.training.checkpoint import CheckpointMismatchError
-    from stages.training.nonfinite import NonFiniteError
-    from stages.training.row_groups import DataError
-    from stages.training.saving import CheckpointWriteError, full_disk
-    from stages.training.start import RestoreError
-
-    plan: Plan = config["plan"]
-    sender: Sender = config["sender"]
-    ranks = ray.train.get_context()
-    rank = ranks.get_world_rank()
-    told = f"training worker {rank} is told to end (SIGTERM): saving, and stopping all workers"
-    try:
-        with training(lambda: sender.leave(told)):
-            outcome = train_here(plan, sender, rank, ranks.get_local_rank())
-    except (
-        NonFiniteError, CheckpointMismatchError, CheckpointWriteError, RestoreError, DataError,
-    ) as error:  # fmt: skip
-        return {"failed": str(error)}
-    except OSError as error:
-        # Started again it would fill the disk again; on another rank, rank 0 would wait for it.
-        if rank == 0 and full_disk(error):
-            return {"failed": str(error)}
-        raise
-    finally:
-        sender.close()
-    return outcome if rank == 0 else None
+    """What each Ray Train worker runs."""
+    return as_worker(config, train_here)
 
 
 def train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[str, Any]:
@@ -200,7 +170,7 @@ def train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[s
         mean_row_tokens=mean_mixed_tokens(plan),
         nonfinite_folder=f"{plan.output.work}/nonfinite",
     )
-    hooks = _Hooks(sender)
+    hooks = DriverHooks(sender)
     outcome = pretrain(job, hooks)
     if rank == 0 and not outcome.stopped:
         figures = {
@@ -232,65 +202,6 @@ def _of_all_phases(before: Artifact | None, outcome: Outcome) -> dict[str, int]:
         f"{name}_of_all_phases": here + figures.get(f"{name}_of_all_phases", figures[name])
         for name, here in (("steps", outcome.step), ("tokens_seen", outcome.tokens_seen))
     }
-
-
-class _Hooks:
-    """Hands a training run's words to the driver."""
-
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
-        self._steps = 0
-        self._begun = False
-        self._warned = False
-        self._last = 0
-
-    def planned(self, steps: int) -> None:
-        self._steps = steps
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._sender.log(values, step)
-        if "train/loss" not in values:
-            return
-        if not self._begun:
-            self._sender.start(self._steps, "steps", done=step)
-            self._begun = True
-            self._last = step
-        self._sender.advance(
-            step - self._last,
-            loss=round(values["train/loss"], 3),
-            **{"tokens/s": round(values.get("train/tokens_per_second", 0.0))},
-        )
-        self._last = step
-
-    def should_stop(self) -> bool:
-        return self._sender.should_stop()
-
-    def should_save(self) -> bool:
-        if self._warned or not _machine_is_leaving():
-            return False
-        self._warned = True
-        self._sender.note("a machine of this training is about to be taken away: saving now")
-        return True
-
-    def saved(self, step: int) -> None:
-        pass
-
-    def notice(self, text: str) -> None:
-        self._sender.note(text)
-
-
-def _machine_is_leaving() -> bool:
-    """Whether Ray was told that a node of this training will be taken away (drained).
-
-    `ray.train.get_preemption_info` gives the same, but waits for all workers at each call.
-    """
-    try:
-        from ray.train.v2._internal.execution.context import get_train_context
-
-        return get_train_context().preemption_context.preemption_info is not None
-    except (ImportError, AttributeError, RuntimeError):
-        # A release without it, or training outside of Ray Train.
-        return False
 
 
 def _write(

@@ -1,0 +1,123 @@
+"""What the workers of all training stages do alike: run, tell the driver, and end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pipeline.channel import Sender
+
+
+def as_worker(
+    config: dict[str, Any], train_here: Callable[[Any, Sender, int, int], dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Train in a Ray Train worker.
+
+    Args:
+        config: {"plan", "sender"}.
+        train_here: called with plan, sender, rank and the rank among those of the host; returns
+            whether it was "stopped", and the last "step".
+
+    Returns:
+        Rank 0's outcome. Errors that a person can act on come back as {"failed": text}; the others
+        raise.
+    """
+    import ray.train
+
+    from stages.leaving import training
+    from stages.training.checkpoint import CheckpointMismatchError
+    from stages.training.nonfinite import NonFiniteError
+    from stages.training.row_groups import DataError
+    from stages.training.saving import CheckpointWriteError, full_disk
+    from stages.training.start import RestoreError
+
+    sender: Sender = config["sender"]
+    ranks = ray.train.get_context()
+    rank = ranks.get_world_rank()
+    told = f"training worker {rank} is told to end (SIGTERM): saving, and stopping all workers"
+    try:
+        with training(lambda: sender.leave(told)):
+            outcome = train_here(config["plan"], sender, rank, ranks.get_local_rank())
+    except (
+        NonFiniteError, CheckpointMismatchError, CheckpointWriteError, RestoreError, DataError,
+    ) as error:  # fmt: skip
+        return {"failed": str(error)}
+    except OSError as error:
+        # Started again it would fill the disk again; on another rank, rank 0 would wait for it.
+        if rank == 0 and full_disk(error):
+            return {"failed": str(error)}
+        raise
+    finally:
+        sender.close()
+    return outcome if rank == 0 else None
+
+
+class DriverHooks:
+    """Hands a training run's words to the driver.
+
+    Args:
+        sender: to the driver.
+        prefix: of the names of figures.
+    """
+
+    def __init__(self, sender: Sender, prefix: str = "") -> None:
+        self._sender = sender
+        self._prefix = prefix
+        self._steps = 0
+        self._begun = False
+        self._warned = False
+        self._last = 0
+
+    def planned(self, steps: int) -> None:
+        """Keep the number for the progress line."""
+        self._steps = steps
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Send figures, and move the progress line."""
+        self._sender.log({f"{self._prefix}{name}": v for name, v in values.items()}, step)
+        if "train/loss" not in values:
+            return
+        if not self._begun:
+            self._sender.start(self._steps, "steps", done=step)
+            self._begun = True
+            self._last = step
+        self._sender.advance(
+            step - self._last,
+            loss=round(values["train/loss"], 3),
+            **{"tokens/s": round(values.get("train/tokens_per_second", 0.0))},
+        )
+        self._last = step
+
+    def should_stop(self) -> bool:
+        """Whether the driver, or a worker that has to leave, asked for it."""
+        return self._sender.should_stop()
+
+    def should_save(self) -> bool:
+        """Once, when a machine is about to be taken away."""
+        if self._warned or not _machine_is_leaving():
+            return False
+        self._warned = True
+        self._sender.note("a machine of this training is about to be taken away: saving now")
+        return True
+
+    def saved(self, step: int) -> None:
+        """Send the figures up to here: a kill after this moment goes on from here."""
+        self._sender.flush()
+
+    def notice(self, text: str) -> None:
+        """A line under the node's name."""
+        self._sender.note(text)
+
+
+def _machine_is_leaving() -> bool:
+    """Whether Ray was told that a node of this training will be taken away (drained).
+
+    `ray.train.get_preemption_info` gives the same, but waits for all workers at each call.
+    """
+    try:
+        from ray.train.v2._internal.execution.context import get_train_context
+
+        return get_train_context().preemption_context.preemption_info is not None
+    except (ImportError, AttributeError, RuntimeError):
+        # A release without it, or training outside of Ray Train.
+        return False
