@@ -14,6 +14,9 @@ from pipeline.stage import Json
 MOST_ERRORS = 3
 """Said in full; of further ones only the number is."""
 
+ANY_NAME = "NAME"
+"""In keys of groups that a person names: tasks.NAME.epochs."""
+
 
 def explain(
     error: ValidationError, model: type[BaseModel], origins: Mapping[str, str], groups: Groups
@@ -76,8 +79,12 @@ def _walk(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for name, field in node.get("properties", {}).items():
         inner = _resolve(field, root)
+        items = inner.get("additionalProperties")
         if inner.get("properties"):
             yield from _walk(inner, root, f"{prefix}{name}.")
+        elif isinstance(items, Mapping):
+            # Groups by names that a person gives.
+            yield from _walk(_resolve(items, root), root, f"{prefix}{name}.{ANY_NAME}.")
         else:
             yield f"{prefix}{name}", field
 
@@ -93,7 +100,12 @@ def _at(schema: Mapping[str, Any], location: tuple[int | str, ...]) -> Mapping[s
     node = schema
     for part in location:
         node = _resolve(node, schema)
-        node = node.get("items", {}) if isinstance(part, int) else node["properties"].get(part, {})
+        if isinstance(part, int):
+            node = node.get("items", {})
+        else:
+            items = node.get("additionalProperties")
+            by_name = items if isinstance(items, Mapping) else {}
+            node = node.get("properties", {}).get(part, by_name)
     return node
 
 
@@ -126,12 +138,15 @@ def _no_key(
     known = list(keys(schema))
     above = _resolve(_at(schema, location[:-1]), schema)
     siblings = list(above.get("properties", {}))
+    if len(location) == 1 and key in groups.options:
+        return _not_in_place(key, where, groups)
     if len(location) == 1:
         alike = nearest(key, [*known, *groups.options])
         said = f"{key}{where}: there is no such key or group."
+        outside = dict.fromkeys(k for k in schema.get("properties", {}) if k in known)
         rest = [
             f"Groups: {', '.join(groups.options)}.",
-            f"Keys outside of groups: {', '.join(k for k in known if '.' not in k)}.",
+            f"Keys outside of groups: {', '.join(outside)}.",
         ]
     else:
         parent = ".".join(map(str, location[:-1]))
@@ -141,6 +156,18 @@ def _no_key(
     if alike:
         said += f" Perhaps you meant {' or '.join(alike)}."
     return "\n".join([said, *rest])
+
+
+def _not_in_place(group: str, where: str, groups: Groups) -> str:
+    """Values of a group that belongs elsewhere: its files say so in a line of their own."""
+    package = groups.packages.get(group, ANY_NAME)
+    return "\n".join(
+        [
+            f"{group}{where}: values of the group {group!r} do not stand under {group!r} itself.",
+            f"A file of this group begins with the line '# @package {package}': put it there.",
+            f"On the command line write {package}.KEY=value.",
+        ]
+    )
 
 
 def _where(key: str, origins: Mapping[str, str]) -> str:

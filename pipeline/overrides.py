@@ -22,10 +22,13 @@ class Groups:
     Attributes:
         options: group -> names of its files, sorted.
         listed: groups in the defaults list of `config.yaml`; others have to be added to it.
+        packages: group -> where its values belong, of groups whose files say so ("# @package
+        corpus.quality"); "tasks.NAME" where each file has a place by its own name.
     """
 
     options: Mapping[str, tuple[str, ...]]
     listed: frozenset[str]
+    packages: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,12 @@ def find_groups(folders: Sequence[Path]) -> Groups:
     from omegaconf.errors import OmegaConfBaseException
 
     options: dict[str, set[str]] = {}
+    packages: dict[str, str] = {}
     for folder in folders:
-        for path in folder.glob("*/*.y*ml"):
+        for path in sorted(folder.glob("*/*.y*ml")):
             options.setdefault(path.parent.name, set()).add(path.stem)
+            if path.parent.name not in packages:
+                packages |= _package(path)
     primary = next(f for f in folders if (f / "config.yaml").is_file()) / "config.yaml"
     listed: set[str] = set()
     try:
@@ -57,7 +63,19 @@ def find_groups(folders: Sequence[Path]) -> Groups:
     except (yaml.YAMLError, OmegaConfBaseException, AttributeError, TypeError, OSError):
         # Composing reads the file again and says what is wrong with it, and where.
         listed = set()
-    return Groups({g: tuple(sorted(o)) for g, o in sorted(options.items())}, frozenset(listed))
+    return Groups(
+        {g: tuple(sorted(o)) for g, o in sorted(options.items())}, frozenset(listed), packages
+    )
+
+
+def _package(path: Path) -> dict[str, str]:
+    """{group: where its values belong}, if the file says so."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        first = file.readline()
+    place = first.partition("@package")[2].strip() if first.startswith("#") else ""
+    above, _, last = place.rpartition(".")
+    named = above and last == path.stem
+    return {path.parent.name: f"{above}.NAME" if named else place} if place else {}
 
 
 def read_override(text: str, groups: Groups) -> Override:

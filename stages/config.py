@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from pipeline.config import Group, RunConfig
 from stages.config_types import Count, Dropout, OpenShare, PositiveInt, Share
 from stages.corpus_config import CorpusConfig
+from stages.task_config import FinetuneConfig, TaskConfig, Tasks, check_tasks_fit
 from stages.text.special_tokens import SPECIAL_TOKENS
 from stages.train_config import PhaseConfig, TrainConfig
 
@@ -313,6 +314,7 @@ class SeedsConfig(Group):
     pairs: Count | None = Field(None, description="Targets, splits and partners.")
     mask: Count | None = Field(None, description="Masked positions and replacements.")
     train: Count | None = Field(None, description="Weights, order of batches, dropout.")
+    finetune: Count | None = Field(None, description="As train, in fine-tuning.")
 
 
 class Config(RunConfig):
@@ -331,6 +333,8 @@ class Config(RunConfig):
     )
     rounding: RoundingConfig = RoundingConfig()
     speed: SpeedConfig = SpeedConfig()
+    finetune: FinetuneConfig = FinetuneConfig()
+    tasks: Tasks = Field({}, description="Tasks to fine-tune for, by name: tasks.NAME.KEY.")
     evaluate: EvaluateConfig = EvaluateConfig()
     seeds: SeedsConfig = SeedsConfig()
 
@@ -339,7 +343,11 @@ class Config(RunConfig):
         phases = self.phases or (PhaseConfig(max_seq_length=self.pairs.max_seq_length),)
         return tuple(phase.completed(self.train) for phase in phases)
 
-    def seed_for(self, purpose: Literal["split", "pairs", "mask", "train"]) -> int:
+    def resolved_tasks(self) -> dict[str, TaskConfig]:
+        """The tasks by name, in the order of names, each filled in from `finetune`."""
+        return {name: self.tasks[name].completed(self.finetune) for name in sorted(self.tasks)}
+
+    def seed_for(self, purpose: Literal["split", "pairs", "mask", "train", "finetune"]) -> int:
         """The seed of one purpose: set by itself, or derived from `seed` by SHA-256 (63 bits)."""
         own: int | None = getattr(self.seeds, purpose)
         if own is not None:
@@ -349,6 +357,7 @@ class Config(RunConfig):
 
     @model_validator(mode="after")
     def _lengths_fit(self) -> Self:
+        check_tasks_fit(self.tasks, self.finetune, self.model)
         for phase in self.resolved_phases():
             if phase.max_seq_length > self.model.max_position_embeddings:
                 raise ValueError(

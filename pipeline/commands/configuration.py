@@ -27,7 +27,7 @@ def show(composed: Composed, as_json: bool, describe: bool) -> Iterator[str]:
                 "key": key,
                 "value": value,
                 "origin": composed.origins[key],
-                "description": about.get(key, ""),
+                "description": _about(key, about),
             }
             for key, value in flatten(tree)
         ]
@@ -36,9 +36,9 @@ def show(composed: Composed, as_json: bool, describe: bool) -> Iterator[str]:
     leaves = list(_yaml(tree, ""))
     width = max((len(line) for key, line in leaves if key and len(line) <= 48), default=0)
     for key, line in leaves:
-        if describe and about.get(key):
+        if describe and (said := _about(key, about)):
             indent = " " * (len(line) - len(line.lstrip()))
-            yield f"{indent}# {about[key]}"
+            yield f"{indent}# {said}"
         yield f"{line:<{width}}  # {composed.origins[key]}" if key else line
 
 
@@ -48,6 +48,15 @@ def descriptions(model: type[RunConfig]) -> dict[str, str]:
 
     leaves = keys(model.model_json_schema())
     return {key: str(leaf.get("description", "")) for key, leaf in leaves.items()}
+
+
+def _about(key: str, about: Mapping[str, str]) -> str:
+    """The description of a key, which may lie in a group that a person named."""
+    from pipeline.explain import ANY_NAME
+
+    parts = key.split(".")
+    named = (".".join([*parts[:i], ANY_NAME, *parts[i + 1 :]]) for i in range(1, len(parts) - 1))
+    return next((about[k] for k in (key, *named) if k in about), "")
 
 
 def diff(
