@@ -13,6 +13,9 @@ from urllib.parse import urlsplit
 from pipeline.config import TrackingConfig
 from pipeline.stage import Json, UserError, flatten
 
+TAG_LINEAGE = "clozeline.lineage"
+"""Of a registered model's version: JSON, a list of `pipeline.lineage.Step`."""
+
 RUN_NAME_CHARACTERS = 100
 NAME_CHARACTERS = 250
 

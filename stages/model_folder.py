@@ -83,7 +83,8 @@ def onnx_file(
     Raises:
         StageError: the file's scores are not the model's, or it is too large for ONNX (2 GB).
     """
-    form = PaddedForm(*_on_cpu(model), kind=model.kind)
+    copy = _on_cpu(model)
+    form = PaddedForm(copy.bert, copy.head, model.kind)
     metadata = {"labels": _json(list(labels)), CONFIG_KEY: _json(dict(described))}
     metadata |= {key: v if isinstance(v, str) else _json(v) for key, v in described.items()}
     size = sum(p.numel() * p.element_size() for p in form.parameters())
@@ -99,19 +100,19 @@ def onnx_file(
         difference = largest_difference(path, form, batches)
         if not difference <= LARGEST_DIFFERENCE:
             raise StageError(
-                f"the ONNX file's scores differ from the model's by up to {difference:.2g} "
-                f"(at most {LARGEST_DIFFERENCE:g} is right): it is not kept. Set finetune.onnx=false"
-                " to go on without it, and report the versions of onnx, onnxscript, onnxruntime "
+                f"the ONNX file's scores differ from the model's by up to {difference:.2g} (at "
+                f"most {LARGEST_DIFFERENCE:g} is right), so it is not kept. To go on without it set"
+                " finetune.onnx=false, and report the versions of onnx, onnxscript, onnxruntime "
                 "and torch"
             )
         return path.read_bytes()
 
 
-def _on_cpu(model: BertForTask) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """Encoder and head of a float32 copy; the model itself may go on training on its device."""
+def _on_cpu(model: BertForTask) -> BertForTask:
+    """A float32 copy; the model itself may go on training on its device."""
     copy = BertForTask(model.config, model.kind, model.classes, model.head_dropout)
     copy.load_state_dict({name: value.float().cpu() for name, value in model.state_dict().items()})
-    return copy.bert, copy.head
+    return copy
 
 
 def _batches(rows: Sequence[Row], pad: int) -> list[Batch]:
