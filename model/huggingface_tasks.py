@@ -75,6 +75,15 @@ def task_config_to_huggingface(model: BertForTask, labels: Sequence[str]) -> dic
     return values
 
 
+def task_tensors_to_huggingface(model: BertForTask) -> dict[str, Tensor]:
+    """Return a task's weights under transformers' names.
+
+    Args:
+        model: unwrapped (no DDP, no compile wrapper), on any device.
+    """
+    return to_their_names(model.state_dict(), _task_names(model.config, model.kind))
+
+
 def write_task_folder(
     path: Path,
     model: BertForTask,
@@ -93,8 +102,7 @@ def write_task_folder(
         ValueError: as of `task_config_to_huggingface`.
     """
     values = task_config_to_huggingface(model, labels) | dict(extra_config or {})
-    tensors = to_their_names(model.state_dict(), _task_names(model.config, model.kind))
-    write_files(path, tensors, values)
+    write_files(path, task_tensors_to_huggingface(model), values)
 
 
 @dataclass(frozen=True)

@@ -210,6 +210,13 @@ COMMANDS = {
     "show": Command(
         "print a node's figures, and where its report is", "NODE [OVERRIDES] [--json]", (_json,)
     ),
+    "lineage": Command(
+        "print what a result was made from, back to the raw input",
+        "NODE|PATH|models:/NAME/VERSION [OVERRIDES] [--json]",
+        (_json,),
+        "NODE is of a config; PATH an artifact's folder, or a file in it; models:/NAME/VERSION\n"
+        "(or models:/NAME@ALIAS) a model that a run registered in MLflow, also without its store.",
+    ),
     "config": Command(
         "show a run's configuration, or compare two",
         "show [OVERRIDES] [--describe] [--json] | diff A B [--json]",

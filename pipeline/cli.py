@@ -157,6 +157,19 @@ def _show(options: argparse.Namespace, rest: list[str]) -> int:
     return _print(look.show_lines(*graph_and_store(options, overrides), node, options.json))
 
 
+def _lineage(options: argparse.Namespace, rest: list[str]) -> int:
+    from pipeline.commands import lineage
+
+    what, overrides = _node_and_overrides("lineage", rest)
+    if what.startswith(lineage.MODELS):
+        config = composed(options, overrides).config
+        return _print(lineage.model_lines(what, config.tracking, Path.cwd(), options.json))
+    found = lineage.artifact_named(what)
+    if found is None:
+        found = lineage.artifact_of(*graph_and_store(options, overrides), what)
+    return _print(lineage.lines(found, options.json))
+
+
 def _graph(options: argparse.Namespace, rest: list[str]) -> int:
     from pipeline.commands import look
 
@@ -230,6 +243,7 @@ DISPATCH: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "why": _why,
     "graph": _graph,
     "show": _show,
+    "lineage": _lineage,
     "config": _config,
     "ui": _ui,
     "doctor": _doctor,

@@ -52,7 +52,7 @@ def source_hash(modules: Sequence[str]) -> str:
     """
     files: dict[str, Path] = {}
     for module in modules:
-        path = _source(module)
+        path = source_path(module)
         if path.name == "__init__.py":
             below = {p.relative_to(path.parent).as_posix(): p for p in path.parent.rglob("*.py")}
             files.update({f"{module}:{name}": p for name, p in below.items()})
@@ -71,7 +71,8 @@ def _version(distribution: str) -> str:
         return ABSENT
 
 
-def _source(module: str) -> Path:
+def source_path(module: str) -> Path:
+    """The file of a module, which is not imported. Raises ValueError when there is none."""
     # find_spec("a.b") imports a; only the top package is looked up, the rest are its files.
     top, *rest = module.split(".")
     spec = importlib.util.find_spec(top)

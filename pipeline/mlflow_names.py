@@ -13,6 +13,18 @@ from urllib.parse import urlsplit
 from pipeline.config import TrackingConfig
 from pipeline.stage import Json, UserError, flatten
 
+TAG_NODE = "clozeline.node"
+TAG_FINGERPRINT = "clozeline.fingerprint"
+TAG_STORE = "clozeline.store"
+TAG_OUTPUT = "clozeline.output"
+"""Of a registered model's version: an output digest; `clozeline.output/NODE` of one behind it."""
+
+TAG_MODEL = "clozeline.model"
+"""Of a node's run: models:/NAME/VERSION of what it registered."""
+
+TAG_LINEAGE = "clozeline.lineage"
+"""Of a registered model's version: JSON, a list of `pipeline.lineage.Step`."""
+
 RUN_NAME_CHARACTERS = 100
 NAME_CHARACTERS = 250
 

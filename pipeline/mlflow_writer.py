@@ -6,6 +6,8 @@ import importlib
 import json
 import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -29,9 +31,6 @@ SILENT_DRIVER_SECONDS = 900.0
 
 TAG_DRIVER = "clozeline.driver"
 TAG_HEARTBEAT = "clozeline.heartbeat"
-TAG_NODE = "clozeline.node"
-TAG_FINGERPRINT = "clozeline.fingerprint"
-TAG_STORE = "clozeline.store"
 TAG_PARENT = "mlflow.parentRunId"
 
 # The server answered, and its answer will not change: these are refusals. Any other error, no
@@ -325,8 +324,49 @@ class MlflowWriter:
         ]
         self._client.log_inputs(self._ids[run], datasets)
 
+    def _model(self, run: str, payload: dict[str, Any]) -> None:
+        """Log and register a model; see `pipeline.mlflow_model`."""
+        request = {
+            "uri": self._uri,
+            "experiment_id": self._experiment_id,
+            "run_id": self._ids[run],
+            "model": payload,
+        }
+        answer = in_own_process("pipeline.mlflow_model", request)
+        if "refused" in answer:
+            raise Refused(answer["refused"])
+        self._notice(
+            f"{payload['node']}: registered in MLflow as "
+            f"models:/{payload['name']}/{answer['version']}"
+        )
+
     def _close(self, run: str, payload: dict[str, Any]) -> None:
         self._client.set_terminated(self._ids[run], payload["status"], payload["end_ms"])
+
+
+def in_own_process(module: str, request: dict[str, Any]) -> dict[str, str]:
+    """Run a module of ours as a program: a request in, its last line out.
+
+    Raises:
+        RuntimeError: it failed; its last line says why.
+    """
+    root = str(Path(__file__).resolve().parents[1])
+    paths = [root, os.environ.get("PYTHONPATH", "")]
+    quiet = {"MLFLOW_UV_AUTO_DETECT": "false", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(
+        [sys.executable, "-m", module],
+        input=json.dumps(request),
+        capture_output=True,
+        text=True,
+        env=os.environ | quiet,
+        # Ctrl-C at the terminal is for the driver to handle.
+        start_new_session=True,
+    )
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
+        raise RuntimeError(f"the model could not be logged: {said[-1]}")
+    answer: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return answer
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:

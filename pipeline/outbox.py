@@ -23,6 +23,9 @@ from filelock import FileLock, Timeout
 from pipeline.stage import Json
 
 FLUSH_SECONDS = 2.0
+CLOSE_SECONDS = 30.0
+MODEL_SECONDS = 600.0
+"""What a model that is being uploaded may take more, at the end of a run."""
 LONGEST_PAUSE_SECONDS = 60.0
 METRICS_A_BATCH = 1000
 
@@ -34,9 +37,9 @@ class Record:
     """One thing to tell the server.
 
     Attributes:
-        kind: "open", "metrics", "params", "tags", "text", "inputs", "reads", "links", "close" (see
-            `pipeline.mlflow_writer`), or "sent", which removes the file that its forerunners
-            were read from.
+        kind: "open", "metrics", "params", "tags", "text", "inputs", "reads", "links", "model",
+            "close" (see `pipeline.mlflow_writer`), or "sent", which removes the file that its
+            forerunners were read from.
         run: our own key of the run, known before the server gave it an id.
         payload: JSON.
     """
@@ -124,12 +127,15 @@ class Outbox:
                 self._changed.wait(min(left, 0.1))
         return found
 
-    def close(self, timeout_seconds: float = 30.0) -> None:
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """Send what is left, for as long as the server answers; write the rest to a file."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+        deadline = time.monotonic() + timeout_seconds
         self._thread.join(timeout_seconds)
+        while self._uploads() and time.monotonic() < deadline + MODEL_SECONDS:
+            self._thread.join(1.0)
         with self._changed:
             left = [*([self._sending] if self._sending else []), *self._queue]
             self._queue.clear()
@@ -147,6 +153,11 @@ class Outbox:
                 Path(record.payload).unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.release()
+
+    def _uploads(self) -> bool:
+        with self._changed:
+            sending = self._sending
+        return self._thread.is_alive() and sending is not None and sending.kind == "model"
 
     def _run(self) -> None:
         pause = FLUSH_SECONDS

@@ -222,6 +222,51 @@ class Histogram:
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column of the rows that a served model takes or gives.
+
+    Attributes:
+        type: "string", "double", "long", "boolean", "strings" (a list of them) or "any".
+        required: whether a request must have it.
+    """
+
+    name: str
+    type: str
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class LoggedModel:
+    """A model among an artifact's parts, to be logged in MLflow, registered and served.
+
+    Attributes:
+        name: under which it is registered; what is logged again becomes its next version.
+        entry: dotted name of the module that MLflow runs to serve it: it calls
+            `mlflow.models.set_model`, and finds the parts in `context.artifacts["model"]`.
+        packages: top-level packages of ours. Of these, the modules that `entry` imports go along.
+        distributions: what the served model needs installed, in the versions that are installed.
+        takes, gives: the columns of its rows, and of its answers.
+        example: rows that it answers.
+        options: name -> default, of what a request may set beside its rows.
+        leave_out: parts that it does not need.
+        tags: of its version; fingerprint, digests and lineage are added to them.
+        about: one line or a few, in Markdown.
+    """
+
+    name: str
+    entry: str
+    packages: Sequence[str]
+    distributions: Sequence[str]
+    takes: Sequence[Column]
+    gives: Sequence[Column]
+    example: Sequence[Mapping[str, Json]]
+    options: Mapping[str, str | int] = field(default_factory=dict)
+    leave_out: Sequence[str] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    about: str = ""
+
+
+@dataclass(frozen=True)
 class Result:
     """What a stage's `run` returns once its files are written.
 
@@ -234,6 +279,7 @@ class Result:
         flow: what went in and came out, in words, for a stage that has no `counts`.
         report: tables and histograms for the HTML page, in order.
         samples: decoded rows for a person to look at (HTML page and MLflow artifact).
+        model: of the artifact, for MLflow.
     """
 
     figures: Mapping[str, Json] = field(default_factory=dict)
@@ -242,6 +288,7 @@ class Result:
     flow: str = ""
     report: Sequence[Table | Histogram] = ()
     samples: Sequence[str] = ()
+    model: LoggedModel | None = None
 
 
 def flatten(tree: Mapping[str, Json], prefix: str = "") -> Iterator[tuple[str, Json]]:

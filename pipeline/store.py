@@ -66,7 +66,7 @@ class Store:
         inside = location.removeprefix(self.root + "/")
         pieces = inside.split("/")
         for i, piece in enumerate(pieces):
-            if i and _is_fingerprint(piece):
+            if i and is_fingerprint(piece):
                 return self.find("/".join(pieces[:i]), piece)
         return None
 
@@ -138,17 +138,18 @@ class Store:
         """Names of the nodes that have any folder in the store."""
         for top in self.files.folders(self.root):
             for below in self.files.folders(f"{self.root}/{top}"):
-                if not _is_fingerprint(below):
+                if not is_fingerprint(below):
                     yield f"{top}/{below}"
             if self._fingerprints(top):
                 yield top
 
     def _fingerprints(self, node: str) -> list[str]:
         names = self.files.folders(f"{self.root}/{node}")
-        return [name for name in names if _is_fingerprint(name)]
+        return [name for name in names if is_fingerprint(name)]
 
 
-def _is_fingerprint(name: str) -> bool:
+def is_fingerprint(name: str) -> bool:
+    """Whether a folder's name is one: 64 hexadecimal digits."""
     return len(name) == 64 and set(name) <= set("0123456789abcdef")
 
 

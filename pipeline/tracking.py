@@ -19,21 +19,28 @@ from typing import TYPE_CHECKING, Literal
 
 from pipeline.commands.text import flow
 from pipeline.config import TrackingConfig
-from pipeline.mlflow_names import numeric, parameters, resolve_uri, run_name, safe_name
+from pipeline.mlflow_names import (
+    TAG_FINGERPRINT,
+    TAG_NODE,
+    TAG_STORE,
+    numeric,
+    parameters,
+    resolve_uri,
+    run_name,
+    safe_name,
+)
 from pipeline.mlflow_ui import ui
 from pipeline.mlflow_writer import (
     TAG_DRIVER,
-    TAG_FINGERPRINT,
     TAG_HEARTBEAT,
-    TAG_NODE,
-    TAG_STORE,
     MlflowWriter,
     import_mlflow,
     this_driver,
 )
+from pipeline.model_record import model_record
 from pipeline.outbox import Outbox, Record, first_line
 from pipeline.report import page
-from pipeline.stage import Json, Metrics, Node, Result
+from pipeline.stage import Json, LoggedModel, Metrics, Node, Result
 
 if TYPE_CHECKING:
     from pipeline.services import NodeRun, RunState
@@ -286,6 +293,8 @@ class MlflowTracking:
         self._end(run.key, "FINISHED")
         self._link(run.node.name, "made", run.key, flow(manifest))
         self._result(run.node.name, result.figures)
+        if result.model is not None:
+            self._model(run, artifact, result.model)
 
     def node_ended(self, run: NodeRun, state: Literal["failed", "interrupted"], text: str) -> None:
         """End the node's run as FAILED or KILLED, with the message or traceback as an artifact."""
@@ -322,6 +331,16 @@ class MlflowTracking:
             "clozeline.host": socket.gethostname(),
             "mlflow.user": _user(),
         }
+
+    def _model(self, run: MlflowNodeRun, artifact: Artifact, model: LoggedModel) -> None:
+        """Have a model logged and registered; after all else, as it uploads the weights."""
+        try:
+            record = model_record(model, artifact, self._store, self._resolved)
+        except Exception as error:
+            # The artifact is finished, as with the report.
+            self._notice(f"{artifact.node}: its model is not logged: {first_line(error)}")
+            return
+        self._put("model", run.key, record)
 
     def _open(
         self,

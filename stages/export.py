@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from model.config import BertConfig
-from pipeline.stage import Context, Result, Table
+from pipeline.lineage import lineage_of_inputs
+from pipeline.stage import Context, Json, Result, Table
+from stages.model_card import CARD_FILE, Card, model_card
+from stages.model_card_use import PRETRAINED
 from stages.tables import LABELS
 from stages.text.tokenizer_files import tokenizer_files
 from stages.vocabulary_files import load_tokenizer
+
+SHAPE = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "vocab_size",
+    "max_position_embeddings",
+)
+"""Of config.json, what the card says."""
 
 USE = """\
 from transformers import AutoModelForPreTraining, AutoTokenizer
@@ -32,8 +45,21 @@ def _classes_table(pair: str) -> Table:
     return Table("seq_relationship_logits", ["class", "what it says of segments A and B"], rows)
 
 
+def _card(context: Context, described: Mapping[str, Json], parameters: int) -> Card:
+    trained = context.inputs["pretrain"].manifest
+    training = {key: trained["config"].get(key) for key in ("objective", "train", "mask", "seeds")}
+    return Card(
+        name="pretrained BERT",
+        described={"objective": PRETRAINED},
+        shape={key: described[key] for key in SHAPE},
+        parameters=parameters,
+        training={key: value for key, value in training.items() if value},
+        lineage=lineage_of_inputs(context.inputs),
+    )
+
+
 def run(context: Context) -> Result:
-    """Write model.safetensors, config.json and the tokeniser's files."""
+    """Write model.safetensors, config.json, the tokeniser's files and a model card."""
     from safetensors.torch import load, save
 
     from model.huggingface import to_huggingface
@@ -56,6 +82,9 @@ def run(context: Context) -> Result:
     for name, data in files.items():
         context.output.write_bytes(name, data)
         context.progress.advance(1)
+    card = _card(context, described, sum(tensor.numel() for tensor in weights.values()))
+    # No part of the result: it names runs and folders.
+    context.output.write_bytes(CARD_FILE, model_card(card).encode(), content=False)
     figures: dict[str, Any] = {
         "parameters": sum(tensor.numel() for tensor in weights.values()),
         "bytes": sum(len(data) for data in files.values()),

@@ -6,6 +6,7 @@ traced, with the padding masked in place of packed away, so there is no second m
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -89,7 +90,7 @@ class Batch(NamedTuple):
     token_type_ids: Tensor
 
 
-def export_onnx(form: PaddedForm, path: Path) -> None:
+def export_onnx(form: PaddedForm, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write one file with weights, for float32 models on CPU up to 2 GB.
 
     Input longer than the position table is an error of the runtime that reads the file.
@@ -97,6 +98,7 @@ def export_onnx(form: PaddedForm, path: Path) -> None:
     Args:
         form: its parameters lie on CPU, in float32.
         path: of the file; its folder must be there.
+        metadata: stands in the file's `metadata_props`.
     """
     # A tensor each: torch.export takes one tensor that is given twice for one input.
     example = Batch(*(torch.ones(EXAMPLE_SHAPE, dtype=torch.int64) for _ in INPUTS))
@@ -115,6 +117,8 @@ def export_onnx(form: PaddedForm, path: Path) -> None:
     # Traces name folders of the machine that exported, and differ between machines.
     for node in program.model.graph:
         node.metadata_props.clear()
+    program.model.metadata_props.clear()
+    program.model.metadata_props.update(metadata or {})
     program.save(path)
 
 

@@ -28,6 +28,8 @@ CARRIERS = {
     "stages.corpus_config",
     "stages.leaving",
     "stages.memory",
+    "stages.model_card",
+    "stages.model_card_use",
     "stages.nodes",
     "stages.parallel",
     "stages.raw",
