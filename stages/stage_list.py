@@ -8,15 +8,16 @@ from __future__ import annotations
 from pipeline.stage import Stage
 
 
-def _text(*names: str) -> tuple[str, ...]:
+def text_modules(*names: str) -> tuple[str, ...]:
+    """Modules of `stages.text` by their names."""
     return tuple(f"stages.text.{name}" for name in names)
 
 
 # What makes each result: tests/stages/test_catalog.py holds it against the imports. A package
 # counts with everything in it.
-_TOKENS = (
+TOKENS = (
     "stages.vocabulary_files",
-    *_text(
+    *text_modules(
         "buffers",
         "special_tokens",
         "word_counts",
@@ -39,16 +40,18 @@ SHARD = Stage(
         "stages.shard_workers",
         "stages.shuffle",
         "stages.tables",
-        *_text("listing", "folders", "uris", "splitting", "ranges", "dump_ranges"),
-        *_text("readers", "records", "streams", "python_docs"),
-        *_text("encodings", "columns", "delimited", "extracted", "mediawiki", "wikicode"),
-        *_text("preparing", "boilerplate", "quality", "language", "character_kinds", "examples"),
-        *_text("line_rules", "measures", "repetition", "segments"),
-        *_text("near_duplicates", "minhash", "random"),
-        *_text("buffers", "cleaning", "characters", "composing", "runs", "white_space"),
-        *_text("unwrapping", "stretches", "sentences", "icu", "plain_lines"),
-        *_text("abbreviations", "splitters"),
-        *_text("cutting", "sharding", "cuts", "pieces", "sizes"),
+        *text_modules("listing", "folders", "uris", "splitting", "ranges", "dump_ranges"),
+        *text_modules("readers", "records", "streams", "python_docs"),
+        *text_modules("encodings", "columns", "delimited", "extracted", "mediawiki", "wikicode"),
+        *text_modules(
+            "preparing", "boilerplate", "quality", "language", "character_kinds", "examples"
+        ),
+        *text_modules("examples", "line_rules", "measures", "repetition", "segments"),
+        *text_modules("near_duplicates", "minhash", "random"),
+        *text_modules("buffers", "cleaning", "characters", "composing", "runs", "white_space"),
+        *text_modules("unwrapping", "stretches", "sentences", "icu", "plain_lines"),
+        *text_modules("abbreviations", "splitters"),
+        *text_modules("cutting", "sharding", "cuts", "pieces", "sizes"),
     ),
     libraries=("icu4py",),
     recorded=("python", "pyarrow", "ray"),
@@ -62,8 +65,8 @@ VOCAB = Stage(
         "stages.vocab_report",
         "stages.vocabulary_source",
         "stages.tables",
-        *_TOKENS,
-        *_text("merging", "vocabulary", "existing"),
+        *TOKENS,
+        *text_modules("merging", "vocabulary", "existing"),
     ),
     libraries=("tokenizers",),
     recorded=("pyarrow", "ray"),
@@ -76,9 +79,11 @@ PAIRS = Stage(
         "stages.pairs",
         "stages.pairs_report",
         "stages.tables",
-        *_TOKENS,
-        *_text("random", "pairing", "pair_counts", "chunks", "exchange", "truncation"),
-        *_text("reference_pairs", "sentence_order", "full_sentences", "rows", "parity", "sizes"),
+        *TOKENS,
+        *text_modules("random", "pairing", "pair_counts", "chunks", "exchange", "truncation"),
+        *text_modules(
+            "reference_pairs", "sentence_order", "full_sentences", "rows", "parity", "sizes"
+        ),
     ),
     libraries=("tokenizers",),
     recorded=("nanotoken", "numpy", "pyarrow", "ray"),
@@ -91,16 +96,16 @@ MASK = Stage(
         "stages.mask",
         "stages.mask_options",
         "stages.tables",
-        *_TOKENS,
-        *_text("masking", "words_in_rows", "random"),
+        *TOKENS,
+        *text_modules("masking", "words_in_rows", "random"),
     ),
     recorded=("numpy", "pyarrow", "ray"),
 )
-_TRAINING_ROWS = (
+TRAINING_ROWS = (
     "stages.training_rows",
     "stages.mask_options",
     "stages.tables",
-    *_text("masking", "words_in_rows", "random"),
+    *text_modules("masking", "words_in_rows", "random"),
 )
 PRETRAIN = Stage(
     name="pretrain",
@@ -113,9 +118,11 @@ PRETRAIN = Stage(
         "stages.initial_weights",
         "stages.vocabulary_source",
         "stages.mix",
-        *_TRAINING_ROWS,
-        *_TOKENS,
-        *_text("existing"),
+        "stages.training_worker",
+        "stages.training_workers",
+        *TRAINING_ROWS,
+        *TOKENS,
+        *text_modules("existing"),
         "stages.training",
         "model",
     ),
@@ -129,8 +136,8 @@ EVALUATE = Stage(
     modules=(
         "stages.evaluate",
         "stages.metrics.intervals",
-        *_TRAINING_ROWS,
-        *_TOKENS,
+        *TRAINING_ROWS,
+        *TOKENS,
         "stages.training",
         "model",
     ),
@@ -141,7 +148,7 @@ EXPORT = Stage(
     name="export",
     version=1,
     run="stages.export:run",
-    modules=("stages.export", "stages.tables", *_TOKENS, "model"),
+    modules=("stages.export", "stages.tables", *TOKENS, "model"),
     recorded=("torch", "safetensors"),
     deterministic=False,
     needs_ray=False,

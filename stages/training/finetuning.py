@@ -329,7 +329,6 @@ class _Watch:
         outputs = task_outputs(
             self._model,
             watched.examples,
-            self._job.classes,
             self._job.rounding.micro_batch_tokens,
             self._job.train.precision,
         )

@@ -17,7 +17,7 @@ from model.bert import BertForPreTraining, BertWithHeads
 from model.task_heads import BertForTask
 from stages.training.device import Precision, autocast
 from stages.training.examples import Ragged
-from stages.training.packing import cut
+from stages.training.packing import cut, lay_out
 
 Float32s = NDArray[np.float32]
 Int64s = NDArray[np.int64]
@@ -148,15 +148,8 @@ class Forward:
 
     def _packed(self, sequences: Sequences, rows: Int64s) -> _Packed:
         taken = sequences.input_ids.take(rows)
-        lengths, starts = taken.lengths, taken.offsets[:-1]
-        positions = np.arange(len(taken.values)) - np.repeat(starts, lengths)
-        segments = positions > np.repeat(sequences.a_length[rows] + 1, lengths)
-        inputs = (
-            torch.from_numpy(taken.values.astype(np.int64)).to(self.device),
-            torch.from_numpy(segments.astype(np.int64)).to(self.device),
-            torch.from_numpy(positions).to(self.device),
-            torch.from_numpy(taken.offsets.astype(np.int32)).to(self.device),
-            int(lengths.max()),
-        )
-        tokens = np.repeat(sequences.input_ids.offsets[:-1][rows], lengths) + positions
+        laid = lay_out(taken, sequences.a_length[rows])
+        inputs = (*(tensor.to(self.device) for tensor in laid[:4]), laid.max_seqlen)
+        starts = np.repeat(sequences.input_ids.offsets[:-1][rows], taken.lengths)
+        tokens = starts + laid.position_ids.numpy()
         return _Packed(rows, tokens, inputs)

@@ -1,0 +1,115 @@
+"""The node of a task's training, for the catalogue. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.stage import Node, RawInput, Resources, Stage
+from stages.config import Config
+from stages.stage_list import TOKENS, text_modules
+from stages.task_config import TaskConfig
+
+MATHEMATICS = (
+    "epochs", "global_batch_size", "learning_rate", "warmup_share", "schedule", "optimizer",
+    "weight_decay", "beta1", "beta2", "epsilon", "clip_norm", "precision", "layer_decay",
+    "freeze_embeddings", "freeze_layers", "freeze_encoder", "head_dropout", "dropout", "seeds",
+    "keep", "patience", "evaluate_every_steps",
+)  # fmt: skip
+FREQUENCIES = ("checkpoint_every_steps", "log_every_steps", "keep_checkpoints")
+
+FINETUNE = Stage(
+    name="finetune",
+    version=1,
+    run="stages.finetune:run",
+    modules=(
+        "stages.finetune",
+        "stages.finetune_report",
+        "stages.finetune_worker",
+        "stages.given_weights",
+        "stages.model_card",
+        "stages.model_card_use",
+        "stages.model_folder",
+        "stages.registered_model",
+        "stages.metrics",
+        "stages.onnx",
+        "stages.task_scoring",
+        *TOKENS,
+        *text_modules("existing"),
+        "stages.training",
+        "model",
+    ),
+    recorded=("torch", "numpy", "pyarrow", "ray", "scikit-learn", "scipy"),
+    deterministic=False,
+)
+
+
+def finetune_node(config: Config, name: str, task: TaskConfig, pretrained: str) -> Node:
+    """The node `finetune/NAME`.
+
+    Args:
+        config: the run's.
+        name: of the task.
+        task: one of `config.resolved_tasks()`.
+        pretrained: name of the node with this run's encoder.
+    """
+    whole = {**config.finetune.model_dump(mode="json"), **_set(task.model_dump(mode="json"))}
+    given = task.init_from
+    key = "finetune.init_from"
+    if config.tasks[name].init_from is not None:
+        key = f"tasks.{name}.init_from"
+    cluster = config.cluster
+    least, _ = cluster.workers_range
+    train = {key: whole[key] for key in MATHEMATICS}
+    inputs = {"task": f"task/{name}"}
+    if given is None:
+        inputs["pretrain"] = pretrained
+    return Node(
+        name=f"finetune/{name}",
+        stage=FINETUNE,
+        config={
+            "train": train,
+            "onnx": whole["onnx"],
+            "encoder": "pretrain" if given is None else "listed",
+            "seeds": {"finetune": config.seed_for("finetune")},
+        },
+        settings={
+            "train": {key: whole[key] for key in FREQUENCIES},
+            "init_from": given,
+            "init_from_key": key,
+            "register": whole["register"],
+            "rounding": config.rounding.model_dump(mode="json"),
+            "speed": {"prefetch_batches": config.speed.prefetch_batches},
+            "cluster": {
+                "train_workers": cluster.workers_range,
+                "num_cpus": cluster.num_cpus,
+                "cpus_per_worker": cluster.cpus_per_worker,
+                "device": cluster.device,
+            },
+        },
+        inputs=inputs,
+        # As for pretraining: the number of threads must not follow from what runs beside.
+        resources=Resources(
+            cpus=math.inf if cluster.cpus_per_worker is None else least * cluster.cpus_per_worker,
+            gpus=0.0 if cluster.device == "cpu" else math.inf,
+        ),
+        raw=None if given is None else _listing(given, key),
+    )
+
+
+def _set(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _listing(given: str, key: str) -> Callable[[], RawInput]:
+    def listing() -> RawInput:
+        from stages.given_weights import content_digest, find_weights
+
+        found = find_weights(given, Path.cwd(), key)
+        size, digest = content_digest(found.weights)
+        entry = {"name": "weights", "layout": found.layout, "sha256": digest}
+        return RawInput([entry], f"{found.weights.name}, {size / 1e6:,.1f} MB")
+
+    return listing
