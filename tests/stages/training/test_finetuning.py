@@ -222,8 +222,8 @@ def test_the_best_weights_are_kept(tmp_path):
     assert finetune(last, Heard()).kept_step == 12
 
 
-def test_patience_ends_a_run_and_stays_ended(tmp_path):
-    watch, looks = watched([0.5, 0.4, 0.5, 0.9], patience=2)
+def test_patience_ends_a_run(tmp_path):
+    watch, _ = watched([0.5, 0.4, 0.5, 0.9], patience=2)
     heard = Heard()
     ended = finetune(job(tmp_path, watched=watch), heard)
     assert (ended.step, ended.kept_step, ended.ended_early) == (6, 2, True)
