@@ -59,14 +59,14 @@ class GivenWeights:
         return self.folder / LAYOUTS[self.layout][1]
 
 
-def find_weights(given: str, base: Path) -> GivenWeights:
-    """The model that `train.init_from` names: a folder as transformers or the stage export writes
+def find_weights(given: str, base: Path, key: str = "train.init_from") -> GivenWeights:
+    """The model that `key` of the config names: a folder as transformers or the stage export writes
     it, or the data folder of a pretrain artifact.
 
     Raises:
         UserError: no such folder, no safetensors in it, or no vocabulary beside them.
     """
-    where = f"train.init_from={given}"
+    where = f"{key}={given}"
     folder = base / Path(given).expanduser()
     if "://" in given:
         raise UserError(f"{where}: copy the folder to this machine and name the copy")

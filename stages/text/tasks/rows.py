@@ -25,6 +25,10 @@ class TaskFileError(ValueError):
     """A file of a task is wrong as a whole; the message says what, where and what to do."""
 
 
+class MissingColumnError(TaskFileError):
+    """A column that was asked for by name is not there."""
+
+
 @dataclass(frozen=True)
 class SequenceRow:
     """One text or two, and their label.

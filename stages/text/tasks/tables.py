@@ -23,7 +23,7 @@ from stages.text.encodings import file_encoding
 from stages.text.listing import DETECT, Format, file_format, shown
 from stages.text.records import ReadOptions, Reject, look_up, snippet, text_pieces, too_large
 from stages.text.streams import DamagedFile, lines
-from stages.text.tasks.rows import TaskFileError, nearest
+from stages.text.tasks.rows import MissingColumnError, TaskFileError, nearest
 
 TABLES = ("tsv", "csv", "jsonl", "parquet", "arrow")
 
@@ -119,13 +119,14 @@ def file_error(path: str, reason: str, detail: str) -> TaskFileError:
     return TaskFileError(f"{shown(path)} {what.get(reason, reason)}: {detail}")
 
 
-def missing_column(path: str, name: str, there: Sequence[str]) -> TaskFileError:
+def missing_column(path: str, name: str, there: Sequence[str]) -> MissingColumnError:
     """The error of a column that is not there: it names the nearest, and all."""
     near = nearest(name, there)
     hint = f": did you mean {near!r}?" if near else "."
     listed = ", ".join(map(repr, there[:NAMES_SHOWN])) or "none"
     more = f" and {len(there) - NAMES_SHOWN} more" if len(there) > NAMES_SHOWN else ""
-    return TaskFileError(f"{shown(path)} has no column {name!r}{hint} Columns: {listed}{more}")
+    said = f"{shown(path)} has no column {name!r}{hint} Columns: {listed}{more}"
+    return MissingColumnError(said)
 
 
 def _delimited_rows(
