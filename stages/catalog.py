@@ -16,9 +16,12 @@ from pipeline.config import RunConfig
 from pipeline.stage import Json, Node, RawInput, Resources
 from stages.config import Config
 from stages.corpus_config import INHERITED, CorpusConfig
+from stages.finetune_nodes import finetune_node
 from stages.plugins import plugin_source
 from stages.stage_list import EVALUATE, EXPORT, MASK, PAIRS, PRETRAIN, SHARD, VOCAB
 from stages.summary import summary_lines
+from stages.task_config import TaskConfig
+from stages.task_nodes import task_node
 from stages.train_config import MixedConfig, PhaseConfig
 
 HELD_OUT_SEED = 15
@@ -31,9 +34,15 @@ class TextCatalog:
     config_model: type[RunConfig] = Config
 
     def nodes(self, config: RunConfig) -> list[Node]:
-        """The graph of `config`: data, one chain a phase, evaluation and export."""
+        """The graph of `config`: data, one chain a phase, evaluation and export, and tasks.
+
+        Where every task starts from an encoder that is given, tasks are all there is to do.
+        """
         if not isinstance(config, Config):
             raise TypeError(f"expected {Config.__name__}, got {type(config).__name__}")
+        tasks = config.resolved_tasks()
+        if tasks and all(task.init_from is not None for task in tasks.values()):
+            return _tasks(config, tasks)
         nodes = [_shard(config), _vocab(config)]
         before: str | None = None
         for position, phase in enumerate(config.resolved_phases()):
@@ -42,7 +51,7 @@ class TextCatalog:
                 nodes.append(_mask(config, phase))
             nodes += [_held_out(config, phase), _pretrain(config, phase, position, before)]
             before = f"pretrain/{phase.max_seq_length}"
-        nodes += [_evaluate(config), _export(config)]
+        nodes += [_evaluate(config), _export(config), *_tasks(config, tasks)]
         return nodes
 
     def summary(self, figures: Mapping[str, Mapping[str, Json]]) -> list[str]:
@@ -51,6 +60,18 @@ class TextCatalog:
 
 
 CATALOG = TextCatalog()
+
+
+def _tasks(config: Config, tasks: Mapping[str, TaskConfig]) -> list[Node]:
+    pretrained = f"pretrain/{_last(config).max_seq_length}"
+    return [
+        node
+        for name, task in tasks.items()
+        for node in (
+            task_node(config, name, task),
+            finetune_node(config, name, task, pretrained),
+        )
+    ]
 
 
 def _shard(config: Config) -> Node:

@@ -164,7 +164,7 @@ def _baseline(name: str, described: Mapping[str, Any]) -> float | None:
     classes = described["dev"].get("classes") or {}
     if described["objective"] != "classification" or name != "accuracy" or not classes:
         return None
-    counts = list(classes.values())
+    counts: list[int] = list(classes.values())
     return max(counts) / sum(counts)
 
 

@@ -149,7 +149,13 @@ class Forward:
     def _packed(self, sequences: Sequences, rows: Int64s) -> _Packed:
         taken = sequences.input_ids.take(rows)
         laid = lay_out(taken, sequences.a_length[rows])
-        inputs = (*(tensor.to(self.device) for tensor in laid[:4]), laid.max_seqlen)
+        inputs = (
+            laid.input_ids.to(self.device),
+            laid.segment_ids.to(self.device),
+            laid.position_ids.to(self.device),
+            laid.cu_seqlens.to(self.device),
+            laid.max_seqlen,
+        )
         starts = np.repeat(sequences.input_ids.offsets[:-1][rows], taken.lengths)
         tokens = starts + laid.position_ids.numpy()
         return _Packed(rows, tokens, inputs)
