@@ -22,6 +22,7 @@ from stages.finetune_worker import (
     task_description,
 )
 from stages.training_workers import train_on_workers
+from stages.vocabulary_files import load_tokenizer
 
 SHAPE = "encoder.json"
 
@@ -118,7 +119,7 @@ def _encoder(context: Context) -> tuple[BertConfig, dict[str, Any]]:
                 start = start_from_pretraining(load_file(found.weights), config, kind)
     except (CheckpointError, SafetensorError, OSError, ValueError) as error:
         raise StageError(f"the encoder to start from cannot be used: {error}") from None
-    entries = int(context.inputs["task"].figures["vocabulary"])
+    entries = len(load_tokenizer(context.inputs["task"]).vocab)
     if entries != start.config.vocab_size:
         raise StageError(
             f"the rows of the task were made with {entries:,} vocabulary entries, and the encoder "

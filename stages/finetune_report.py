@@ -18,7 +18,7 @@ from stages.finetune_worker import (
     task_description,
 )
 from stages.metrics.intervals import over_seeds, wilson
-from stages.model_card import CARD_FILE, Card, CardFigure, data_side, model_card
+from stages.model_card import CARD_FILE, Card, CardData, CardFigure, data_side, model_card
 from stages.registered_model import registered_model
 
 SHARES = {"classification": "accuracy", "answers": "exact"}
@@ -45,8 +45,8 @@ def finetune_result(context: Context) -> Result:
     output.write_bytes(CARD_FILE, model_card(card).encode(), content=False)
     best = next(one for one in found["seeds"] if one["seed"] == found["seed"])
     figures: dict[str, Json] = {
-        "rows_train": described["train"]["out"],
-        "rows_dev": described["dev"]["out"],
+        "rows_train": described["train"]["rows"],
+        "rows_dev": described["dev"]["rows"],
         "parameters": parameters,
         "metric": found["metric"],
         **{f"dev/{key}": value for key, value in found["dev"].items()},
@@ -58,8 +58,8 @@ def finetune_result(context: Context) -> Result:
     said = "undefined" if value is None else f"{value:.4f}"
     return Result(
         figures=figures,
-        flow=f"{described['train']['out']:,} rows, {best['steps']:,} steps -> {found['metric']} "
-        f"{said} on {described['dev']['out']:,} dev rows",
+        flow=f"{described['train']['rows']:,} rows, {best['steps']:,} steps -> {found['metric']} "
+        f"{said} on {described['dev']['rows']:,} dev rows",
         report=[
             Table("Where the model is", ["folder"], [[output.data]]),
             _seeds_table(found),
@@ -138,10 +138,7 @@ def _card(
         shape={key: shape[key] for key in SHAPE},
         parameters=parameters,
         labels=described["classes"],
-        data=[
-            data_side(which, described[which], described[which].get("files", ()))
-            for which in ("train", "dev")
-        ],
+        data=[_data_side(context, which, described) for which in ("train", "dev")],
         figures=figures,
         chosen_by=found["metric"] if config["train"]["keep"] == "best" else None,
         training={key: value for key, value in config["train"].items() if value is not None},
@@ -150,10 +147,23 @@ def _card(
     )
 
 
+def _data_side(context: Context, which: str, described: Mapping[str, Any]) -> CardData:
+    """One side of the data; its files are those that the stage task listed."""
+    listed = context.inputs["task"].raw() or []
+    found = described[which]
+    counts = {
+        "in": found["in"],
+        "out": found["rows"],
+        **found["reasons"],
+        "classes": described["class_counts"][which],
+    }
+    return data_side(which, counts, [row["name"] for row in listed if row.get("set") == which])
+
+
 def _interval(
     name: str, value: float, described: Mapping[str, Any]
 ) -> tuple[float | None, float | None]:
-    rows = described["dev"]["out"]
+    rows = described["dev"]["rows"]
     if SHARES.get(described["objective"]) != name:
         return None, None
     interval = wilson(round(value * rows), rows)
@@ -161,7 +171,7 @@ def _interval(
 
 
 def _baseline(name: str, described: Mapping[str, Any]) -> float | None:
-    classes = described["dev"].get("classes") or {}
+    classes = described["class_counts"]["dev"]
     if described["objective"] != "classification" or name != "accuracy" or not classes:
         return None
     counts: list[int] = list(classes.values())

@@ -26,6 +26,9 @@ def summary_lines(figures: Mapping[str, Figures]) -> list[str]:
             ("model", str(figures["export"]["path"])),
             ("", "transformers loads it: AutoModelForPreTraining.from_pretrained(that folder)"),
         ]
+    for node, values in figures.items():
+        if node.startswith("finetune/"):
+            lines += _finetune(node, values)
     width = max((len(what) for what, _ in lines), default=0)
     return [f"{what:<{width}}  {text}" for what, text in lines]
 
@@ -98,6 +101,19 @@ def _evaluate(f: Figures) -> list[Line]:
         lines.append(("" if place else "filled in", sentence))
         lines.append(("", f"  [MASK] = {'  '.join(answers)}"))
     return lines
+
+
+def _finetune(node: str, f: Figures) -> list[Line]:
+    metric = f["metric"]
+    value, mean = f.get(f"dev/{metric}"), f.get(f"dev/{metric}_mean")
+    said = f"{metric} undefined" if value is None else f"{metric} {value:.4f}"
+    if mean is not None:
+        deviation = f[f"dev/{metric}_deviation"]
+        said += f" (over {f['seeds']} seeds {mean:.4f}, deviation {deviation:.4f})"
+    return [
+        (node, f"{said} on {f['rows_dev']:,} dev rows"),
+        ("", f"model in {f['path']}"),
+    ]
 
 
 def _pair_accuracy(f: Figures, name: str, words: str) -> list[Line]:

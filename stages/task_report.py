@@ -95,9 +95,10 @@ class SetFigures:
             max(self._values[2::3]),
         )
 
-    def counts(self) -> dict[str, int]:
-        """For task.json."""
-        return {**self.read, **self.made, "features": self.features}
+    def counts(self) -> dict[str, Any]:
+        """For task.json; `reasons` are of rows left out."""
+        own = {"in": self.read["in"], "rows": self.read["rows"], "reasons": self.reasons}
+        return {**self.made, **own, "features": self.features}
 
 
 def task_result(task: Mapping[str, Any], sets: Mapping[str, SetFigures]) -> Result:
