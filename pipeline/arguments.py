@@ -23,6 +23,7 @@ examples:
   clozeline run --only vocab --force                  make one node anew
   clozeline why pretrain/128 train.learning_rate=3e-4
   clozeline config show experiment=two_phases         all values, and where each comes from
+  clozeline predict classify finetune/sst2 'a good film'
   clozeline ui                                        MLflow's pages on this machine
 
 OVERRIDES are key=value (mask.probability=0.2) or group=option (model=base, experiment=smoke), in
@@ -41,14 +42,16 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         UserError: an option or a command that there is not.
     """
     parser = _parser()
-    options, rest = parser.parse_known_args(argv)
-    unknown = [word for word in rest if word.startswith("-")]
+    # Behind "--" stand words, whatever they look like: texts to predict from.
+    end = argv.index("--") if "--" in argv else len(argv)
+    options, rest = parser.parse_known_args(argv[:end])
+    unknown = [word for word in rest if word.startswith("-") and word != "-"]
     if unknown:
         command = f"{options.command} " if options.command else ""
         raise UserError(f"{' '.join(unknown)}: no such option; see clozeline {command}--help")
     if options.command is None:
         parser.print_help()
-    return options, rest
+    return options, [*rest, *argv[end + 1 :]]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -177,6 +180,36 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     add("--device", choices=("cpu", "cuda"), help="train: (the GPU where there is one)")
 
 
+def _predict(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--input", type=Path, metavar="FILE", help=".jsonl, .parquet, .csv, .tsv or .txt")
+    for name, about in (
+        ("text", "the text"),
+        ("text-b", "the second text"),
+        ("question", "the question"),
+        ("context", "its context"),
+        ("words", "words to tag: a list, or with spaces between"),
+    ):
+        add(f"--{name}", metavar="COLUMN", help=f"of FILE: {about} (named so)")
+    add("--context-file", type=Path, metavar="FILE", help="answer: one context for all questions")
+    add("--output", type=Path, metavar="FILE", help=".jsonl or .parquet; with --ray also a folder")
+    add("--json", action="store_true", help="JSON lines on a terminal too")
+    add("--top", type=int, metavar="K", help="fill-mask: tokens (5); answer: answers (1)")
+    add("--normalise", action="store_true", help="embed: vectors of length 1")
+    add(
+        "--max-unusable-share",
+        type=float,
+        default=0.01,
+        metavar="X",
+        help="of rows that may be skipped (0.01)",
+    )
+    add("--batch-tokens", type=int, default=8192, metavar="N", help="through the model at once")
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:N or mps (auto)")
+    add("--precision", choices=("float32", "bf16", "tf32"), default="float32", help="(float32)")
+    add("--ray", action="store_true", help="through Ray, as files above 64 MB are")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="an override; repeatable")
+
+
 @dataclass(frozen=True)
 class Command:
     """A command: what it is for, its usage after the name, and what adds its options."""
@@ -236,6 +269,17 @@ COMMANDS = {
         "machine. Parts of loader: speed, and memory when it is named. Of train:\n"
         "mini and base, beside transformers, and ladder on a GPU.\n"
         "bench/README.md says what is compared and how.",
+    ),
+    "predict": Command(
+        "use a model: fill in masks, classify, tag, answer, embed",
+        "fill-mask|classify|pair|tag|answer|embed MODEL [TEXT...] [--input FILE] [--output FILE] "
+        "...",
+        (_predict,),
+        "MODEL is a folder (of ours or of transformers), or a node of this config: export,\n"
+        "finetune/NAME; overrides of the config stand behind --set. Texts stand behind MODEL; a\n"
+        "line of standard input each, where there are none. pair takes two, answer a question and\n"
+        "its context (in a line: a tab between). Texts that begin with a dash stand behind --.\n"
+        "A table on a terminal, JSON lines elsewhere. docs/prediction.md has examples.",
     ),
     "doctor": Command(
         "check this machine, and say what to do",

@@ -17,7 +17,7 @@ from pipeline.arguments import parse
 from pipeline.stage import Interrupted, StageError, UserError
 
 if TYPE_CHECKING:
-    from pipeline.config import Composed
+    from pipeline.config import Composed, RunConfig
     from pipeline.graph import Graph, Selection
     from pipeline.stage import Catalog
     from pipeline.store import Store
@@ -236,6 +236,16 @@ def _bench(options: argparse.Namespace, rest: list[str]) -> int:
     return DONE
 
 
+def _predict(options: argparse.Namespace, rest: list[str]) -> int:
+    from pipeline.commands.predict import predict
+
+    def config() -> RunConfig:
+        return composed(options, options.set).config
+
+    predict(options, rest, config, lambda: graph_and_store(options, options.set))
+    return DONE
+
+
 DISPATCH: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "run": _run,
     "plan": _plan,
@@ -248,4 +258,5 @@ DISPATCH: dict[str, Callable[[argparse.Namespace, list[str]], int]] = {
     "ui": _ui,
     "doctor": _doctor,
     "bench": _bench,
+    "predict": _predict,
 }

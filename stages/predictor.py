@@ -87,6 +87,11 @@ class Predictor:
         forward = Forward(loaded.model, where, precision, micro_batch_tokens)
         return Predictor(data_folder(folder), loaded, forward, placement.notices)
 
+    @property
+    def device(self) -> str:
+        """Where it computes, as `torch.device` names it."""
+        return self._forward.device
+
     def classify(self, texts: Sequence[str]) -> list[Result]:
         """{"label", "score", "scores": {label: p}, "truncated"}, or {"value", "truncated"}."""
         return self._all("classify", ({"text": text} for text in texts))
@@ -149,12 +154,12 @@ class Predictor:
 
     def outputs(
         self,
-        rows: Iterable[Mapping[str, Any]],
+        rows: Iterable[Mapping[str, Any] | Unusable],
         do: Do | None = None,
         top: int | None = None,
         normalise: bool = False,
     ) -> Iterator[Output]:
-        """As `predict`, with `Tagged` and `Unusable` as they are."""
+        """As `predict`, with `Tagged` and `Unusable` as they are, also those that come in."""
         wanted = check_use(self.folder, self._loaded, do)
         return self._outputs(rows, wanted, top, normalise)
 
@@ -162,9 +167,13 @@ class Predictor:
         return list(self.predict(rows, do, **options))
 
     def _outputs(
-        self, rows: Iterable[Mapping[str, Any]], do: Do, top: int | None, normalise: bool
+        self,
+        rows: Iterable[Mapping[str, Any] | Unusable],
+        do: Do,
+        top: int | None,
+        normalise: bool,
     ) -> Iterator[Output]:
-        read = (read_row(row, do) for row in rows)
+        read = (row if isinstance(row, Unusable) else read_row(row, do) for row in rows)
         for chunk in chunks(read, lambda row: 0 if isinstance(row, Unusable) else size(row)):
             usable = [row for row in chunk if not isinstance(row, Unusable)]
             results = self._chunk(usable, do, top, normalise)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.artifact import Artifact
-from pipeline.commands.look import artifact_or_hint
+from pipeline.commands.look import found_artifact
 from pipeline.commands.text import table, terminal_width
 from pipeline.config import TrackingConfig
 from pipeline.graph import Graph
@@ -46,7 +46,7 @@ def artifact_of(graph: Graph, store: Store, selector: str) -> Artifact:
     if len(names) > 1:
         raise UserError(f"lineage takes one node; {selector} has {', '.join(names)}")
     made = {p.node: p for p in plan(graph, store)}
-    return artifact_or_hint(made[names[0]], store)
+    return found_artifact(made[names[0]], store)
 
 
 def lines(artifact: Artifact, as_json: bool) -> Iterator[str]:

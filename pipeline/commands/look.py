@@ -87,7 +87,7 @@ def show_lines(graph: Graph, store: Store, selector: str, as_json: bool) -> Iter
         UserError: a node has no result with this config.
     """
     plans = {made.node: made for made in plan(graph, store)}
-    artifacts = [artifact_or_hint(plans[name], store) for name in graph.match(selector)]
+    artifacts = [found_artifact(plans[name], store) for name in graph.match(selector)]
     if as_json:
         yield _json([_show_json(artifact) for artifact in artifacts])
         return
@@ -114,8 +114,8 @@ def write_report(artifact: Artifact, notice: Callable[[str], None]) -> None:
         notice(f"{artifact.node}: its report could not be written: {error}")
 
 
-def artifact_or_hint(made: NodePlan, store: Store) -> Artifact:
-    """The result of a planned node, or UserError that says how to come by it."""
+def found_artifact(made: NodePlan, store: Store) -> Artifact:
+    """The result of a planned node. Raises UserError when there is none: it says what to do."""
     if made.artifact is not None:
         return made.artifact
     others = store.artifacts(made.node)

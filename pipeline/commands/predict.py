@@ -1,0 +1,125 @@
+"""`clozeline predict`: finds the model, and hands the rest to the code that knows of models."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.stage import UserError
+
+if TYPE_CHECKING:
+    from pipeline.config import RunConfig
+    from pipeline.graph import Graph
+    from pipeline.store import Artifact, Store
+
+WHAT = {
+    "fill-mask": "fill_mask",
+    "classify": "classify",
+    "pair": "pair",
+    "tag": "tag",
+    "answer": "answer",
+    "embed": "embed",
+}
+
+COLUMNS = ("text", "text_b", "question", "context", "words")
+"""Keys of rows, whose columns options name."""
+
+MODEL_FILES = ("config.json", "model.json", "manifest.json")
+"""One of these stands in a folder that MODEL may name; other folders may be called as a node is."""
+
+
+def predict(
+    options: argparse.Namespace,
+    words: Sequence[str],
+    config: Callable[[], RunConfig],
+    graph_and_store: Callable[[], tuple[Graph, Store]],
+) -> None:
+    """Predict from the words of the command line, from standard input or from a file.
+
+    Args:
+        options: of the command.
+        words: what to do, the model, and texts.
+        config: composes the config of `--set`, where it is needed.
+        graph_and_store: its graph and store, likewise.
+
+    Raises:
+        UserError: wrong usage, no such model, a model for something else.
+        StageError: too many rows cannot be used.
+    """
+    if not words or words[0] not in WHAT:
+        names = ", ".join(WHAT)
+        said = f"not {words[0]!r}" if words else "a model and texts"
+        raise UserError(
+            f"predict takes one of {names}, {said}: clozeline predict classify MODEL TEXT...; see "
+            "clozeline predict --help"
+        )
+    if len(words) < 2:
+        raise UserError(
+            f"predict {words[0]} takes a model: a folder, or a node of this config (export, "
+            "finetune/NAME)"
+        )
+    command = importlib.import_module("stages.predict_command")
+    with ExitStack() as stack:
+        folder = _local_folder(words[1], graph_and_store, stack)
+        columns = {name: getattr(options, name) for name in COLUMNS}
+        request = command.Request(
+            do=WHAT[words[0]],
+            folder=folder,
+            words=list(words[2:]),
+            input=options.input,
+            columns={name: column for name, column in columns.items() if column is not None},
+            context_file=options.context_file,
+            output=options.output,
+            as_json=options.json,
+            top=options.top,
+            normalise=options.normalise,
+            most_unusable=options.max_unusable_share,
+            device=options.device,
+            precision=options.precision,
+            batch_tokens=options.batch_tokens,
+            ray=options.ray,
+        )
+        command.run(request, lambda: config().cluster)
+
+
+def _local_folder(
+    model: str, graph_and_store: Callable[[], tuple[Graph, Store]], stack: ExitStack
+) -> Path:
+    """The folder of a model on this machine."""
+    path = Path(model).expanduser()
+    if any((path / name).is_file() for name in MODEL_FILES):
+        return path
+    artifact = _artifact(model, path, graph_and_store)
+    if artifact.is_local:
+        return artifact.local_path()
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clozeline-model-")))
+    return artifact.fetch(folder)
+
+
+def _artifact(
+    model: str, path: Path, graph_and_store: Callable[[], tuple[Graph, Store]]
+) -> Artifact:
+    from pipeline.commands.look import found_artifact
+    from pipeline.plan import plan
+
+    graph, store = graph_and_store()
+    try:
+        names = graph.match(model)
+    except UserError as error:
+        if path.is_dir():
+            raise UserError(
+                f"{model}: the folder holds no {' or '.join(MODEL_FILES[:2])}, so there is no "
+                "model in it"
+            ) from None
+        raise UserError(
+            f"{model}: there is no such folder, and no such node of this config. {error}"
+        ) from None
+    if len(names) > 1:
+        raise UserError(f"{model} is several nodes: name one of {', '.join(names)}")
+    plans = {made.node: made for made in plan(graph, store)}
+    return found_artifact(plans[names[0]], store)
