@@ -79,6 +79,8 @@ def write_table(
                     column_encoding=dict.fromkeys(byte_stream_split, "BYTE_STREAM_SPLIT") or None,
                     # Of ids the smallest and the largest say nothing.
                     write_statistics=not byte_stream_split,
+                    # A bit that storage turned is not read as another id.
+                    write_page_checksum=True,
                 )
             assert digest is not None
             digest.update(table)

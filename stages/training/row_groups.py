@@ -152,7 +152,10 @@ class RowGroups:
 
     def _open(self, file: ShardFile, source: Any) -> pq.ParquetFile:
         # pre_buffer would fetch ahead for us, but holds a second copy; row groups are small.
-        reader = pq.ParquetFile(source, pre_buffer=False)
+        try:
+            reader = pq.ParquetFile(source, pre_buffer=False, page_checksum_verification=True)
+        except (pa.ArrowException, OSError) as error:
+            raise _damaged(file.path, error) from None
         _check_metadata(file.path, reader.schema_arrow.metadata or {}, self._limits)
         names = reader.schema_arrow.names
         needed = ["input_ids", *(MASKS if self._masks is None else ())]
@@ -171,12 +174,22 @@ def _read(
     if row_group >= reader.num_row_groups:
         raise DataError(f"{where}: the file holds {reader.num_row_groups} row groups")
     names = reader.schema_arrow.names
-    table = reader.read_row_group(row_group, [c for c in columns if c in names])
+    try:
+        table = reader.read_row_group(row_group, [c for c in columns if c in names])
+    except (pa.ArrowException, OSError) as error:
+        raise _damaged(where, error) from None
     if table.num_rows != file.row_groups[row_group]:
         raise DataError(
             f"{where}: {table.num_rows} rows, the index says {file.row_groups[row_group]}"
         )
     return table
+
+
+def _damaged(where: str, error: Exception) -> DataError:
+    return DataError(
+        f"{where} cannot be read ({error}): the file is damaged, or storage was away. If it is "
+        "damaged, make its node anew: clozeline run --only NODE --force"
+    )
 
 
 def decode(table: pa.Table, where: str = "table") -> Examples:

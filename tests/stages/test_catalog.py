@@ -13,6 +13,8 @@ from pipeline.stage import Stage, UserError
 from stages import stage_list
 from stages.catalog import CATALOG
 from stages.config import Config
+from stages.finetune_nodes import FINETUNE
+from stages.task_nodes import TASK
 from stages.training.job import TrainConfig
 from tests.conftest import ROOT
 
@@ -20,6 +22,7 @@ STARTS = ("init_from", "carry_moments")
 """Of `train`: where a run begins, which is no part of the mathematics."""
 
 STAGES = [value for value in vars(stage_list).values() if isinstance(value, Stage)]
+STAGES += [TASK, FINETUNE]
 # They carry work about, or say what to do; none of them makes a byte of a result.
 CARRIERS = {
     "stages",

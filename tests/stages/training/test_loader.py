@@ -32,6 +32,7 @@ from stages.training.row_groups import (
     read_index,
 )
 from tests.oracle.plain_loader import plain_mix, plain_stream
+from tests.stages.training.conftest import VOCAB_SIZE, make_rows
 
 LOCAL = LocalFileSystem()
 LIMITS = Limits(vocab_size=1 << 16, max_length=512)
@@ -394,3 +395,28 @@ def test_documents_come_along_where_they_are_asked_for(tmp_path):
     assert batch.documents is not None
     assert [document[0] for document in batch.documents] == rows_of(batch)
     assert loader((file,), 20).batch(0).documents is None
+
+
+def test_a_turned_bit_is_never_read_as_another_id(tmp_path):
+    """Where the compression does not notice, the page's checksum does."""
+    table = pa.table(make_rows(200, seed=1))
+    path = tmp_path / "rows.parquet"
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True)
+    (file,) = read_index(LOCAL, [str(path)])
+    limits = Limits(VOCAB_SIZE, 64)
+    whole = RowGroups(LOCAL, [file], limits).get(0)
+    good, noticed = path.read_bytes(), 0
+    ends = int.from_bytes(good[-8:-4], "little") + 8
+    for place in range(4, len(good) - ends, 37):
+        bad = bytearray(good)
+        bad[place] ^= 1 << place % 8
+        path.write_bytes(bad)
+        try:
+            found = RowGroups(LOCAL, [file], limits).get(0)
+        except DataError as error:
+            assert "damaged" in str(error) or "row" in str(error)
+            noticed += 1
+            continue
+        assert np.array_equal(found.input_ids.values, whole.input_ids.values), place
+        assert np.array_equal(found.mlm_labels, whole.mlm_labels), place
+    assert noticed > 30
