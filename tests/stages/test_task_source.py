@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.stage import RawInput, UserError
+from tests.conftest import ROOT
 from tests.stages.task_runs import SMALL, model_folder, node_of, task_config
 
 
@@ -110,6 +113,27 @@ def test_given_models_that_are_of_no_use(folder: Path, tmp_path: Path) -> None:
     assert "no whole safetensors file" in message(folder, init_from=str(cut))
     weights.write_bytes((2).to_bytes(8, "little") + b"{}" + b"x")
     assert "no table of word embeddings" in message(folder, init_from=str(cut))
+
+
+def test_listing_imports_nothing_heavy(folder: Path) -> None:
+    """`plan` answers at once."""
+    script = (
+        "import sys\n"
+        "from stages.config import Config\n"
+        "from stages.task_nodes import task_node\n"
+        "task = {'objective': 'answers', 'train': ['a.csv'], 'dev': ['*.csv']}\n"
+        "config = Config.model_validate({'corpus': {'kind': 'python_docs'},\n"
+        "    'finetune': {'data': sys.argv[1]}, 'tasks': {'x': task}})\n"
+        "print(task_node(config, 'x', config.resolved_tasks()['x']).raw().description)\n"
+        "heavy = ('numpy', 'pyarrow', 'torch', 'ray', 'tokenizers', 'mlflow')\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == ["1 file of train, 2 files of dev, 0.0 MB", "[]"], (
+        done.stderr
+    )
 
 
 def test_finetune_is_named_where_it_says_so(folder: Path) -> None:
