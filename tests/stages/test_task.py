@@ -245,6 +245,17 @@ def test_same_bytes_whatever_tokenises(tmp_path: Path) -> None:
     assert digests == {made.output_digest}
 
 
+def test_a_killed_attempt_is_taken_up(tmp_path: Path) -> None:
+    data = written(tmp_path / "data", a__csv=CSV, b__csv=CSV)
+    config = task_config("x", classification(data))
+    node = node_of(config)
+    vocab = vocab_artifact(tmp_path / "store")
+    stage.run(context_of(node, begin(tmp_path / "store", node), vocab))  # no manifest
+    _, made, _ = run_task(tmp_path / "store", config, vocab, attempt="second")
+    _, fresh, _ = run_task(tmp_path / "fresh", config, vocab)
+    assert made.output_digest == fresh.output_digest and made.damage() == {}
+
+
 GOLDEN = {
     "classification": "4ec55163942866b3579d957bdfa22ce4e2d5eaea8a25e4f00176dbd5a0814b56",
     "regression": "4caf490b45f350f5ea2f490123d0d2dc394a42bdebd30e12ea3f047cf87d2864",

@@ -143,3 +143,23 @@ def test_finetune_is_named_where_it_says_so(folder: Path) -> None:
     assert node.raw is not None
     with pytest.raises(UserError, match=r"finetune\.init_from=none"):
         node.raw()
+
+
+def test_only_what_changes_features_is_in_the_slice() -> None:
+    def slices(**task: Any) -> Any:
+        values = {"objective": "tagging", "train": ["a.conll"], "dev": ["b.conll"], **task}
+        return node_of(task_config("x", values)).config
+
+    plain = slices()
+    for changes in (
+        {"train": ["c.conll"]}, {"epochs": 9}, {"learning_rate": 1.0}, {"seeds": 3},
+        {"max_unusable_share": 1.0}, {"max_answer_length": 3}, {"onnx": True},
+    ):  # fmt: skip
+        assert slices(**changes) == plain, changes
+    for changes in (
+        {"max_length": 64}, {"overlap": 8}, {"labels": ["O", "B-X"]}, {"scheme": "BIO"},
+        {"tags_column": 1}, {"encoding": "latin-1"}, {"metric": "accuracy"},
+    ):  # fmt: skip
+        assert slices(**changes) != plain, changes
+    # Another encoder with another vocabulary is told by the listing.
+    assert slices(init_from="/a") == slices(init_from="/b") != plain
