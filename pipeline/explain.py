@@ -83,7 +83,8 @@ def _walk(
         if inner.get("properties"):
             yield from _walk(inner, root, f"{prefix}{name}.")
         elif isinstance(items, Mapping):
-            # Groups by names that a person gives.
+            # Groups by names that a person gives, and what holds them: a leaf where there are none.
+            yield f"{prefix}{name}", field
             yield from _walk(_resolve(items, root), root, f"{prefix}{name}.{ANY_NAME}.")
         else:
             yield f"{prefix}{name}", field
