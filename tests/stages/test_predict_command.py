@@ -359,7 +359,8 @@ def test_through_ray(
     wanted = predict(*words)
     address = f"cluster.address={shared_ray.address}"
     target = tmp_path / "out.jsonl"
-    predict(*words, "--ray", "--output", str(target), "--set", address)
+    one = ("--set", address, "--set", "cluster.num_cpus=1")
+    predict(*words, "--ray", "--output", str(target), *one)
     assert read(target) == wanted
     assert "empty_text (1): row 3" in predict.err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl"]
