@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,13 +14,15 @@ import pyarrow.parquet as pq
 
 from stages.prediction_models import Objective
 from stages.prediction_rows import Do
-from stages.prediction_tags import Tagged
+from stages.prediction_tags import BLOCK_WORDS, Tagged
 from stages.predictor import Result
 
 Row = Result | Tagged
 BATCH_ROWS = 1000
 BATCH_WORDS = 50_000
 """Tagged words of a batch of Parquet; a row of more is one by itself."""
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 SUFFIXES = (".jsonl", ".parquet")
 
@@ -90,7 +93,7 @@ class JsonLines:
 def json_pieces(number: int, row: Row) -> Iterator[str]:
     """A line of JSON, in pieces."""
     if not isinstance(row, Tagged):
-        yield json.dumps({"row": number, **row}, ensure_ascii=False) + "\n"
+        yield _ENCODER.encode({"row": number, **row}) + "\n"
         return
     yield f'{{"row": {number}, "words": ['
     yield from _joined(row.word_dicts())
@@ -102,7 +105,7 @@ def json_pieces(number: int, row: Row) -> Iterator[str]:
 def _joined(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     comma = ""
     for one in found:
-        yield comma + json.dumps(one, ensure_ascii=False)
+        yield comma + _ENCODER.encode(one)
         comma = ", "
 
 
@@ -113,17 +116,19 @@ class Parquet:
         self._columns = columns
         self._writer = pq.ParquetWriter(path, columns, compression="zstd")
         self._rows: list[Result] = []
+        self._tagged: list[pa.RecordBatch] = []
         self._words = 0
 
     def write(self, number: int, row: Row) -> None:
         """One more result."""
         if isinstance(row, Tagged):
             self._words += len(row.words)
-        values = row.to_dict() if isinstance(row, Tagged) else dict(row)
-        if "scores" in values:
-            values["scores"] = list(values["scores"].items())
-        self._rows.append({"row": number, **values})
-        if len(self._rows) >= BATCH_ROWS or self._words >= BATCH_WORDS:
+            self._tagged.append(tagged_batch(number, row, self._columns))
+        else:
+            pairs = {"scores": list(row["scores"].items())} if "scores" in row else {}
+            self._rows.append({"row": number, **row, **pairs})
+        held = len(self._rows) + len(self._tagged)
+        if held >= BATCH_ROWS or self._words >= BATCH_WORDS:
             self._flush()
 
     def close(self) -> None:
@@ -134,7 +139,22 @@ class Parquet:
     def _flush(self) -> None:
         if self._rows:
             self._writer.write_table(pa.Table.from_pylist(self._rows, self._columns))
-        self._rows, self._words = [], 0
+        if self._tagged:
+            self._writer.write_table(pa.Table.from_batches(self._tagged, self._columns))
+        self._rows, self._tagged, self._words = [], [], 0
+
+
+def tagged_batch(number: int, row: Tagged, columns: pa.Schema) -> pa.RecordBatch:
+    """A tagged text as one row, made block by block: its dicts are never there together."""
+    lists = []
+    for name, found in (("words", row.word_dicts()), ("entities", row.entity_dicts())):
+        kind = columns.field(name).type.value_type
+        blocks = [pa.array([], kind)]
+        while block := list(itertools.islice(found, BLOCK_WORDS)):
+            blocks.append(pa.array(block, kind))
+        values = pa.concat_arrays(blocks)
+        lists.append(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values))
+    return pa.RecordBatch.from_arrays([pa.array([number], pa.int64()), *lists], schema=columns)
 
 
 def open_sink(path: Path, columns: pa.Schema) -> Sink:

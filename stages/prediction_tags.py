@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from stages.text.tasks.tags import Entity, entities
 from stages.text.text_words import TextWords
 
+BLOCK_WORDS = 20_000
+
 
 @dataclass(frozen=True)
 class Tagged:
@@ -41,16 +43,21 @@ class Tagged:
 
     def word_dicts(self) -> Iterator[dict[str, Any]]:
         """{"word", "start", "end", "tag", "score"} of each word; null score: tagged by rule."""
-        starts, ends = self.places()
-        for i, word in enumerate(self.words):
-            kind, score = self.values[i].tolist()
-            yield {
-                "word": word,
-                "start": int(starts[i]),
-                "end": int(ends[i]),
-                "tag": self.labels[int(kind)],
-                "score": None if np.isnan(score) else round(score, 6),
-            }
+        all_starts, all_ends = self.places()
+        for first in range(0, len(self.words), BLOCK_WORDS):
+            # Lists of a block: numbers one by one out of an array are slow.
+            block = slice(first, first + BLOCK_WORDS)
+            values = self.values[block].tolist()
+            starts, ends = all_starts[block].tolist(), all_ends[block].tolist()
+            found = zip(self.words[block], starts, ends, values, strict=True)
+            for word, start, end, (kind, score) in found:
+                yield {
+                    "word": word,
+                    "start": start,
+                    "end": end,
+                    "tag": self.labels[int(kind)],
+                    "score": None if score != score else round(score, 6),  # NaN
+                }
 
     def entity_dicts(self) -> Iterator[dict[str, Any]]:
         """{"type", "text", "start", "end", "score"} of each entity; the score is the mean."""

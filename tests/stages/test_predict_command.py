@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.arguments import parse
 from pipeline.cli import main
+from pipeline.commands.predict import WHAT
 from stages import predict_ray
 from stages.predict_command import Request, write_results
 from stages.predict_output import merge, open_sink, schema
 from stages.predict_tally import Tally
 from stages.predictor import Predictor
-from tests.conftest import SMALL, Line
+from tests.conftest import ROOT, SMALL, Line
 from tests.ray_by_hand import RayByHand
 from tests.stages.prediction_folders import TAGS, write_pretrained, write_task
 
@@ -89,9 +93,11 @@ def test_lines_of_standard_input(
     assert predict("classify", folders["classify"]) == [
         {"row": i, **row} for i, row in enumerate(wanted)
     ]
-    lines(monkeypatch, b"who\tAnna lives\nno tab\nwhere\tin Paris\n\xff\tb\n")
+    lines(monkeypatch, b"who\tAnna lives\nno tab\nwhere\tin\tParis\n\xff\tb\n")
     found = predict("answer", folders["answer"], "-", "--max-unusable-share", "0.5")
-    assert [row["row"] for row in found] == [0, 2]
+    answers = Predictor.load(Path(folders["answer"])).answer
+    (wanted,) = answers([("where", "in\tParis")])
+    assert [row["row"] for row in found] == [0, 2] and found[1] == {"row": 2, **wanted}
     assert "2 of 4 rows skipped" in predict.err
     assert "no_tab (1): row 1: " in predict.err and "undecodable (1): row 3: " in predict.err
     lines(monkeypatch, b"a\n\n")
@@ -100,12 +106,9 @@ def test_lines_of_standard_input(
     (tmp_path / "context.txt").write_text(CONTEXT, "utf-8")
     lines(monkeypatch, b"who\nwhere\n")
     context = ("--context-file", str(tmp_path / "context.txt"))
-    assert predict("answer", folders["answer"], *context) == [
-        {"row": i, **row}
-        for i, row in enumerate(
-            Predictor.load(Path(folders["answer"])).answer([("who", CONTEXT), ("where", CONTEXT)])
-        )
-    ]
+    wanted = answers([("who", CONTEXT), ("where", CONTEXT)])
+    found = predict("answer", folders["answer"], *context)
+    assert found == [{"row": i, **row} for i, row in enumerate(wanted)]
 
 
 ROWS = [
@@ -341,6 +344,15 @@ def test_parts_hold_all_rows_in_their_order(folders: dict[str, str], tmp_path: P
     assert "it is for clozeline predict tag" in json.loads(record)["failed"]
 
 
+def test_commands_of_the_page_are_known() -> None:
+    page = (ROOT / "docs/prediction.md").read_text("utf-8")
+    found = re.findall(r"^clozeline (.+?)(?: < .*)?$", page, re.MULTILINE)
+    assert len(found) > 10
+    for line in found:
+        options, words = parse(shlex.split(line))
+        assert words[0] in WHAT and len(words) >= 2 and options.command == "predict"
+
+
 @pytest.mark.slow
 def test_through_ray(
     predict: Said,
@@ -359,7 +371,8 @@ def test_through_ray(
     wanted = predict(*words)
     address = f"cluster.address={shared_ray.address}"
     target = tmp_path / "out.jsonl"
-    predict(*words, "--ray", "--output", str(target), "--set", address)
+    one = ("--set", address, "--set", "cluster.num_cpus=1")
+    predict(*words, "--ray", "--output", str(target), *one)
     assert read(target) == wanted
     assert "empty_text (1): row 3" in predict.err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl"]

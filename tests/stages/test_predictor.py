@@ -20,6 +20,7 @@ from stages.prediction_masks import filled
 from stages.prediction_tags import Tagged
 from stages.predictor import Predictor
 from tests.oracle.real_text import paragraphs
+from tests.oracle.task_data import span_rows
 from tests.stages.prediction_folders import (
     TAGS,
     minilm,
@@ -103,15 +104,13 @@ def test_words_have_the_tags_of_their_first_pieces(folders: dict[str, Path]) -> 
     assert given == raw
 
 
-def test_answers_are_the_best_spans_of_the_scores(folders: dict[str, Path]) -> None:
-    """By trying all of them on transformers' scores."""
-    ours = Predictor.load(folders["answer"])
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folders["answer"])
-    theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(folders["answer"]).eval()
-    questions = ["Where is Anna?", "who lives in London", "what"]
-    found = ours.answer([(question, CONTEXT) for question in questions], top=3)
-    for question, mine in zip(questions, found, strict=True):
-        encoded = tokenizer(question, CONTEXT, return_tensors="pt", return_offsets_mapping=True)
+def answers_agree(folder: Path, asked: list[tuple[str, str]], tolerance: float) -> None:
+    """By trying all spans on transformers' scores of contexts that fit in one window."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(folder).eval()
+    found = Predictor.load(folder).answer(asked, top=3)
+    for (question, context), mine in zip(asked, found, strict=True):
+        encoded = tokenizer(question, context, return_tensors="pt", return_offsets_mapping=True)
         offsets = encoded.pop("offset_mapping")[0].tolist()
         with torch.no_grad():
             scores = theirs(**encoded)
@@ -123,11 +122,18 @@ def test_answers_are_the_best_spans_of_the_scores(folders: dict[str, Path]) -> N
         spans.sort(key=lambda span: -float(starts[span[0]] + ends[span[1]]))
         for listed, (a, b) in zip(mine["answers"], spans, strict=False):
             assert (listed["start"], listed["end"]) == (offsets[a][0], offsets[b][1])
-            assert listed["answer"] == CONTEXT[listed["start"] : listed["end"]]
-            close(listed["score"], float(shares[0][a] * shares[1][b]))
+            assert listed["answer"] == context[listed["start"] : listed["end"]]
+            share = float(shares[0][a] * shares[1][b])
+            assert listed["score"] == pytest.approx(share, abs=tolerance)
         (a, b), *_ = spans
-        close(mine["null_margin"], float(starts[0] + ends[0] - starts[a] - ends[b]))
+        margin = float(starts[0] + ends[0] - starts[a] - ends[b])
+        assert mine["null_margin"] == pytest.approx(margin, abs=tolerance)
         assert {k: mine[k] for k in ("answer", "start", "end", "score")} == mine["answers"][0]
+
+
+def test_answers_are_the_best_spans_of_the_scores(folders: dict[str, Path]) -> None:
+    asked = [(q, CONTEXT) for q in ("Where is Anna?", "who lives in London", "what")]
+    answers_agree(folders["answer"], asked, 1e-5)
 
 
 def test_no_answer_by_the_folders_threshold(tmp_path: Path, folders: dict[str, Path]) -> None:
@@ -356,7 +362,7 @@ def test_memory_of_a_long_text_is_bounded(folders: dict[str, Path]) -> None:
 
 @SLOW
 def test_real_weights_real_text(tmp_path: Path) -> None:
-    """MiniLM's encoder: classes and tags as the heads of transformers give, and its own recipe."""
+    """MiniLM's encoder with each head, as transformers has them, and its own recipe."""
     texts = [p.strip() for p in paragraphs("english", 20_000) if 20 < len(p) < 600][:20]
     texts += [p.strip() for p in paragraphs("german", 3_000) if 20 < len(p) < 600][:4]
     folder = real_task(tmp_path / "classify", "sequence", ("no", "yes", "maybe"))
@@ -376,6 +382,9 @@ def test_real_weights_real_text(tmp_path: Path) -> None:
         scores = [word["score"] for word in mine["words"]]
         assert scores == pytest.approx(shares[first].max(1).tolist(), abs=1e-4)
         assert [w["tag"] for w in mine["words"]] == [TAGS[k] for k in shares[first].argmax(1)]
+    rows = [row for row in span_rows("squad_v1/dev-v1.1.json") if len(row.context) < 600][::40]
+    asked = [(row.question, row.context) for row in rows[:4]]
+    answers_agree(real_task(tmp_path / "answer", "span"), asked, 1e-4)
     ours = Predictor.load(minilm())
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm())
     model = transformers.AutoModel.from_pretrained(minilm()).eval()
