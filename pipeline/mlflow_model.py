@@ -109,7 +109,7 @@ def _log(
     )
     try:
         with tempfile.TemporaryDirectory() as temporary:
-            folder = _save(Path(temporary), model, artifact, described)
+            folder = laid_out(Path(temporary), model, artifact, described)
             client.log_model_artifacts(logged.model_id, str(folder))
         client.finalize_logged_model(logged.model_id, "READY")
     except BaseException:
@@ -123,8 +123,10 @@ def _own_tags(model: Mapping[str, Json]) -> dict[str, str]:
     return {key: model["tags"][key] for key in (TAG_FINGERPRINT, TAG_OUTPUT)}
 
 
-def _save(temporary: Path, model: Mapping[str, Json], artifact: Artifact, described: Any) -> Path:
-    """Lay the model out as MLflow wants it; the weights by symbolic links, which uploads follow."""
+def laid_out(
+    temporary: Path, model: Mapping[str, Json], artifact: Artifact, described: Any
+) -> Path:
+    """The model in a folder as MLflow wants it; its parts are links, which an upload follows."""
     import mlflow.pyfunc
     import pandas
 

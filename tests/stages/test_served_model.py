@@ -21,6 +21,9 @@ import pytest
 from pipeline.commands.lineage import model_lines
 from pipeline.config import TrackingConfig
 from pipeline.digest import json_digest
+from pipeline.files import ArrowFiles
+from pipeline.mlflow_model import laid_out
+from pipeline.model_record import model_record
 from pipeline.stage import LoggedModel, Node, Result, Stage, UserError
 from pipeline.store import Artifact, Store
 from pipeline.tracking import MlflowTracking
@@ -187,6 +190,28 @@ def test_a_model_waits_for_a_server_that_is_away(tracked: Path) -> None:
         "clozeline-classification",
         "finetune/classification",
     )
+
+
+@pytest.mark.slow
+def test_a_store_that_is_not_local_gives_the_same_model(logged: Path, tmp_path: Path) -> None:
+    from mlflow.models import Model
+    from pyarrow.fs import LocalFileSystem
+
+    (artifact,) = Store(str(logged / "store")).artifacts("finetune/answers")
+    record = model_record(model_of("answers"), artifact, "s3://bucket", {})
+    remote = Artifact(ArrowFiles(LocalFileSystem()), artifact.path, artifact.manifest)
+    laid = []
+    for name, one in (("local", artifact), ("remote", remote)):
+        (tmp_path / name).mkdir()
+        folder = laid_out(tmp_path / name, record, one, Model(model_uuid="m", run_id="r"))
+        files = {p.relative_to(folder): p for p in sorted(folder.rglob("*")) if p.is_file()}
+        # It holds the time.
+        del files[Path("MLmodel")]
+        laid.append({str(path): file.read_bytes() for path, file in files.items()})
+    assert laid[0] == laid[1]
+    assert laid[0]["artifacts/model/config.json"] == artifact.read_bytes("config.json")
+    assert "code/stages/predictor.py" in laid[0] and "code/stages/catalog.py" not in laid[0]
+    assert record["store"] == "s3://bucket"
 
 
 def elsewhere() -> dict[str, str]:
