@@ -109,7 +109,7 @@ def _log(
     )
     try:
         with tempfile.TemporaryDirectory() as temporary:
-            folder = _save(Path(temporary), model, artifact, described)
+            folder = laid_out(Path(temporary), model, artifact, described)
             client.log_model_artifacts(logged.model_id, str(folder))
         client.finalize_logged_model(logged.model_id, "READY")
     except BaseException:
@@ -123,8 +123,10 @@ def _own_tags(model: Mapping[str, Json]) -> dict[str, str]:
     return {key: model["tags"][key] for key in (TAG_FINGERPRINT, TAG_OUTPUT)}
 
 
-def _save(temporary: Path, model: Mapping[str, Json], artifact: Artifact, described: Any) -> Path:
-    """Lay the model out as MLflow wants it; the weights by symbolic links, which uploads follow."""
+def laid_out(
+    temporary: Path, model: Mapping[str, Json], artifact: Artifact, described: Any
+) -> Path:
+    """The model in a folder as MLflow wants it; its parts are links, which an upload follows."""
     import mlflow.pyfunc
     import pandas
 
@@ -174,14 +176,13 @@ def _code(folder: Path, entry: str, packages: Sequence[str]) -> list[str]:
 def _signature(model: Mapping[str, Json]) -> Any:
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema
-    from mlflow.types.schema import AnyType, Array
+    from mlflow.types.schema import AnyType
 
     types = {
         "string": DataType.string,
         "double": DataType.double,
         "long": DataType.long,
         "boolean": DataType.boolean,
-        "strings": Array(DataType.string),
         "any": AnyType(),
     }
 
@@ -200,6 +201,7 @@ def _signature(model: Mapping[str, Json]) -> Any:
 def _register(client: Any, model: Mapping[str, Json], run_id: str, model_id: str) -> str:
     """Make the next version; its number."""
     from mlflow.exceptions import MlflowException
+    from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
 
     try:
         client.create_registered_model(model["name"])
@@ -214,6 +216,9 @@ def _register(client: Any, model: Mapping[str, Json], run_id: str, model_id: str
         description=model["about"] or None,
         model_id=model_id,
     )
+    # As MLflow's own function leaves it: its pages lead from the model to the version.
+    link = json.dumps([{"name": made.name, "version": made.version}])
+    client.set_logged_model_tags(model_id, {MLFLOW_MODEL_VERSIONS: link})
     return str(made.version)
 
 

@@ -226,7 +226,7 @@ class Column:
     """A column of the rows that a served model takes or gives.
 
     Attributes:
-        type: "string", "double", "long", "boolean", "strings" (a list of them) or "any".
+        type: "string", "double", "long", "boolean" or "any" (what JSON has).
         required: whether a request must have it.
     """
 

@@ -11,6 +11,7 @@ from pipeline.lineage import lineage_of_inputs
 from pipeline.stage import Context, Json, Result, Table
 from stages.model_card import CARD_FILE, Card, model_card
 from stages.model_card_use import PRETRAINED
+from stages.registered_model import registered_model
 from stages.tables import LABELS
 from stages.text.tokenizer_files import tokenizer_files
 from stages.vocabulary_files import load_tokenizer
@@ -104,4 +105,5 @@ def run(context: Context) -> Result:
             ),
         ],
         samples=[USE.format(folder=context.output.data)],
+        model=registered_model("pretrained", PRETRAINED),
     )

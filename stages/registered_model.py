@@ -24,9 +24,10 @@ DISTRIBUTIONS = (
 _TAKES: Mapping[str, tuple[Column, ...]] = {
     "classification": (Column("text", "string"), Column("text_b", "string", required=False)),
     "regression": (Column("text", "string"), Column("text_b", "string", required=False)),
+    # A list of words; MLflow's own type for it refuses rows that have a text instead.
     "tagging": (
         Column("text", "string", required=False),
-        Column("words", "strings", required=False),
+        Column("words", "any", required=False),
     ),
     "answers": (Column("question", "string"), Column("context", "string")),
     PRETRAINED: (Column("text", "string"),),

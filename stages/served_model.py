@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas
 from mlflow.models import set_model
 from mlflow.pyfunc import PythonModel
 
@@ -26,17 +27,18 @@ class ServedModel(PythonModel):  # type: ignore[misc]
 
         self._predictor = Predictor.load(Path(context.artifacts[FOLDER]))
 
-    # Without annotations, MLflow would take the columns from them instead of from the signature.
-    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
+    def predict(
+        self, context: Any, model_input: pandas.DataFrame, params: dict[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
         """One answer a row, in their order.
 
         Args:
             context: of MLflow.
-            model_input: a pandas.DataFrame with the columns of the task.
+            model_input: with the columns of the task.
             params: "do" (of `Predictor.predict`; empty: what the model is for) and "top".
         """
         rows = [plain_row(row) for row in model_input.to_dict("records")]
-        return list(self._predictor.predict(rows, **chosen(params or {}, rows)))
+        return list(self._predictor.predict(rows, **chosen(params or {})))
 
 
 def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,12 +48,9 @@ def plain_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: v for key, v in values.items() if v is not None and v == v}
 
 
-def chosen(params: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+def chosen(params: Mapping[str, Any]) -> dict[str, Any]:
     """Options of `Predictor.predict` from those of a request; what is empty is left out."""
-    options = {key: params[key] for key in ("do", "top") if params.get(key)}
-    if "do" not in options and any("text_b" in row for row in rows):
-        options["do"] = "pair"
-    return options
+    return {key: params[key] for key in ("do", "top") if params.get(key)}
 
 
 set_model(ServedModel())

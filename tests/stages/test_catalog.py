@@ -36,6 +36,7 @@ CARRIERS = {
     "stages.nodes",
     "stages.parallel",
     "stages.raw",
+    "stages.registered_model",
     "stages.remote",
     "stages.scratch",
     "stages.train_backend",
