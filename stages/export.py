@@ -9,21 +9,12 @@ from typing import Any
 from model.config import BertConfig
 from pipeline.lineage import lineage_of_inputs
 from pipeline.stage import Context, Json, Result, Table
-from stages.model_card import CARD_FILE, Card, model_card
+from stages.model_card import CARD_FILE, SHAPE, Card, model_card
 from stages.model_card_use import PRETRAINED
 from stages.registered_model import registered_model
 from stages.tables import LABELS
 from stages.text.tokenizer_files import tokenizer_files
 from stages.vocabulary_files import load_tokenizer
-
-SHAPE = (
-    "num_hidden_layers",
-    "hidden_size",
-    "num_attention_heads",
-    "vocab_size",
-    "max_position_embeddings",
-)
-"""Of config.json, what the card says."""
 
 USE = """\
 from transformers import AutoModelForPreTraining, AutoTokenizer

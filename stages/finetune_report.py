@@ -8,7 +8,6 @@ from typing import Any
 
 from pipeline.lineage import lineage_of_inputs
 from pipeline.stage import Context, Json, LoggedModel, Result, Table
-from stages.export import SHAPE
 from stages.finetune_worker import (
     FIGURES,
     PAGE,
@@ -18,7 +17,7 @@ from stages.finetune_worker import (
     task_description,
 )
 from stages.metrics.intervals import over_seeds, wilson
-from stages.model_card import CARD_FILE, Card, CardData, CardFigure, data_side, model_card
+from stages.model_card import CARD_FILE, SHAPE, Card, CardData, CardFigure, data_side, model_card
 from stages.registered_model import registered_model
 
 SHARES = {"classification": "accuracy", "answers": "exact"}

@@ -15,6 +15,14 @@ from pipeline.stage import Json, flatten
 from stages.model_card_use import PIPELINES, PRETRAINED, use
 
 CARD_FILE = "README.md"
+SHAPE = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "vocab_size",
+    "max_position_embeddings",
+)
+"""Of config.json, what the card says."""
 SHOWN_CLASSES = 50
 SHOWN_FILES = 20
 _WORDS = {
