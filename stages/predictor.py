@@ -62,7 +62,7 @@ class Predictor:
 
     @staticmethod
     def load(
-        folder: Path,
+        folder: Path | str,
         device: str = "auto",
         precision: Precision = "float32",
         micro_batch_tokens: int = 8192,
@@ -82,10 +82,10 @@ class Predictor:
             placement = place(device, precision, this_machine())
         except ValueError as error:
             raise UserError(str(error)) from None
-        loaded = load_model(folder)
+        loaded = load_model(Path(folder))
         where = str(apply(placement))
         forward = Forward(loaded.model, where, precision, micro_batch_tokens)
-        return Predictor(data_folder(folder), loaded, forward, placement.notices)
+        return Predictor(data_folder(Path(folder)), loaded, forward, placement.notices)
 
     @property
     def device(self) -> str:
