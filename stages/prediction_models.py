@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from model.bert import BertForPreTraining, init_weights
+from model.bert import BertForPreTraining
 from model.config import BertConfig
 from model.huggingface import from_huggingface
 from model.huggingface_files import CheckpointError, read_files
@@ -174,8 +174,7 @@ def _pretrained(
 ) -> tuple[BertForPreTraining, bool]:
     found = from_huggingface(tensors, said)
     model = BertForPreTraining(found.config)
-    # Heads that are not there are never asked; they are drawn so that no memory is left as it was.
-    init_weights(model, torch.Generator().manual_seed(0))
+    # Heads that are not there are never asked.
     model.load_state_dict(found.state_dict, strict=False)
     return model, not any(name.startswith("mlm.") for name in found.missing)
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.task_heads import BertForTask
-from pipeline.stage import UserError
+from pipeline.stage import StageError, UserError
 from stages.prediction_answers import answer_results
 from stages.prediction_masks import MaskedTexts
 from stages.prediction_models import Loaded, PredictionTask, data_folder, load_model
@@ -62,7 +62,7 @@ class Predictor:
 
     @staticmethod
     def load(
-        folder: Path,
+        folder: Path | str,
         device: str = "auto",
         precision: Precision = "float32",
         micro_batch_tokens: int = 8192,
@@ -82,10 +82,10 @@ class Predictor:
             placement = place(device, precision, this_machine())
         except ValueError as error:
             raise UserError(str(error)) from None
-        loaded = load_model(folder)
+        loaded = load_model(Path(folder))
         where = str(apply(placement))
         forward = Forward(loaded.model, where, precision, micro_batch_tokens)
-        return Predictor(data_folder(folder), loaded, forward, placement.notices)
+        return Predictor(data_folder(Path(folder)), loaded, forward, placement.notices)
 
     @property
     def device(self) -> str:
@@ -149,6 +149,7 @@ class Predictor:
 
         Raises:
             UserError: the model is for something else.
+            StageError: its scores are not finite numbers.
         """
         return map(plain, self.outputs(rows, do, **options))
 
@@ -218,7 +219,8 @@ class Predictor:
     def _embedded(self, rows: list[SequenceRow], normalise: bool) -> Iterator[Result]:
         length, first = self.task.embedding_length, 0
         for features in sequence_features(rows, self.tokenizer, length, ()):
-            vectors = self._forward.mean_vectors(_sequences(features)).astype(np.float64)
+            vectors = self._forward.mean_vectors(_sequences(features))
+            vectors = self._finite(vectors).astype(np.float64)
             if normalise:
                 sizes = np.linalg.norm(vectors, axis=1, keepdims=True)
                 vectors /= np.maximum(sizes, 1e-12)
@@ -275,11 +277,19 @@ class Predictor:
         ids, shares = self._forward.top_tokens(
             texts.sequences, texts.positions, offered, min(top, int(offered.sum()))
         )
-        return texts.results(ids, shares)
+        return texts.results(ids, self._finite(shares))
 
     def _scores(self, features: Features) -> Float32s:
         assert isinstance(self._forward.model, BertForTask)
-        return self._forward.task_scores(_sequences(features))
+        return self._finite(self._forward.task_scores(_sequences(features)))
+
+    def _finite(self, values: Float32s) -> Float32s:
+        if not np.isfinite(values).all():
+            raise StageError(
+                f"{self.folder} gives scores that are not finite numbers: its weights are damaged "
+                "or of a training that diverged"
+            )
+        return values
 
     def _truncated(
         self, rows: Sequence[SequenceRow], features: Features, max_length: int

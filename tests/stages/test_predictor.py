@@ -14,8 +14,10 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
-from pipeline.stage import UserError
+from model.huggingface_files import read_files
+from pipeline.stage import StageError, UserError
 from stages.prediction_masks import filled
 from stages.prediction_tags import Tagged
 from stages.predictor import Predictor
@@ -325,6 +327,19 @@ def test_a_model_does_what_it_is_for(folders: dict[str, Path]) -> None:
             else:
                 with pytest.raises(UserError, match=r"it is for clozeline predict"):
                     ours.predict([rows[do]], do)  # type: ignore[arg-type]
+
+
+def test_weights_that_are_no_numbers_are_said(tmp_path: Path) -> None:
+    for kind, labels, row in (
+        ("sequence", ("a", "b"), {"text": "a"}),
+        ("span", (), {"question": "a", "context": "a"}),
+    ):
+        folder = write_task(tmp_path / kind, kind, labels)  # type: ignore[arg-type]
+        tensors, _ = read_files(folder)
+        tensors["bert.embeddings.LayerNorm.weight"][0] = torch.nan
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        with pytest.raises(StageError, match="not finite"):
+            list(Predictor.load(folder).predict([row]))
 
 
 def test_no_entities_without_a_scheme(tmp_path: Path) -> None:
