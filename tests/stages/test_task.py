@@ -257,10 +257,10 @@ def test_a_killed_attempt_is_taken_up(tmp_path: Path) -> None:
 
 
 GOLDEN = {
-    "classification": "4ec55163942866b3579d957bdfa22ce4e2d5eaea8a25e4f00176dbd5a0814b56",
-    "regression": "4caf490b45f350f5ea2f490123d0d2dc394a42bdebd30e12ea3f047cf87d2864",
-    "tagging": "ed39c5f701703ee4f89c7b4584b1e1977525215ce5799510e276578c01eed6d2",
-    "answers": "6d387bd97756d6dc19434f7f7671f6a9ea6c54f2b2efa6bfa9540409f11e78a2",
+    "classification": "60c8708e41da3137dc443f21f86fc0615899c46f492e4cb3a95b4dcfde11f53d",
+    "regression": "1cbfea641c1b64ae746f3baaa4ed2c0ee96552fe203600a09160f7b299fd36d0",
+    "tagging": "616be994f64b3e533cf82d0236176258b95eb5af9a6b41cf1c3b40bddcd32a59",
+    "answers": "d8b1f61d39977ff2590491234879b40c559557f88088b10fd10eba9e1eef92ad",
 }
 
 
@@ -352,7 +352,7 @@ def test_what_cannot_be_used_is_counted_and_shown(tmp_path: Path) -> None:
         tmp_path / "store", task_config("x", task), vocab_artifact(tmp_path / "store")
     )
     assert result.counts == {"in": 8, "out": 6, "train/empty": 1, "train/ragged_line": 1}
-    assert described(made)["train"]["ragged_line"] == 1
+    assert described(made)["train"]["reasons"] == {"empty": 1, "ragged_line": 1}
     left_out = next(t for t in result.report if t.title == "Rows left out")
     assert [row[:3] for row in left_out.rows] == [  # type: ignore[union-attr]
         ["train", "empty", 1], ["train", "ragged_line", 1],
