@@ -30,6 +30,9 @@ PREDICTIONS = "dev-predictions.jsonl"
 PAGE = "mistakes.html"
 TABLES = "tables.json"
 WEIGHTS = "model.safetensors"
+ONNX_ROWS = 200
+"""Rows of dev among which the ones are that the ONNX file is checked on."""
+
 OPTIMISATION = (
     "global_batch_size", "learning_rate", "warmup_share", "schedule", "optimizer", "weight_decay",
     "beta1", "beta2", "epsilon", "clip_norm", "precision",
@@ -300,7 +303,11 @@ def _write(plan: Plan, scorer: Scorer, seeds: int, watched: TaskExamples) -> Non
     output = plan.output
     files = model_files(model, labels, load_tokenizer(plan.task), about)
     if plan.config["onnx"]:
-        output.write_bytes("model.onnx", onnx_file(model, labels, about), content=False)
+        rows = [
+            (watched.input_ids[row].tolist(), int(watched.a_length[row]))
+            for row in range(min(len(watched), ONNX_ROWS))
+        ]
+        output.write_bytes("model.onnx", onnx_file(model, labels, about, rows), content=False)
     figures = scorer.figures(outputs)
     output.write_bytes(
         FIGURES,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, SMALL, Line, documents, environment_of
+from tests.conftest import ROOT, SENTENCES, SMALL, Line, documents, environment_of
 from tests.ray_by_hand import RayByHand
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -57,6 +57,11 @@ def test_commands_run(
     books.mkdir()
     for i, document in enumerate(documents(240)):
         (books / f"{i}.txt").write_text("\n\n".join(document), encoding="utf-8")
+    glue = tmp_path / "glue/sst2"
+    glue.mkdir(parents=True)
+    rows = [f"{text}\t{i % 2}" for i, text in enumerate(SENTENCES)]
+    for which in ("train", "dev"):
+        (glue / f"{which}.tsv").write_text("\n".join(["sentence\tlabel", *rows]), encoding="utf-8")
     took_part = 0
     for command_line in commands():
         words = shlex.split(command_line)[1:]
@@ -66,6 +71,7 @@ def test_commands_run(
         words = [f"corpus.paths=['{books}']" if w.startswith("corpus.paths") else w for w in words]
         words = [w.replace("128", "64").replace("512", "96") for w in words]
         words = [re.sub(r"steps([:=])\d+", r"steps\g<1>6", w) for w in words]
+        words = [w.replace("/data/glue", str(glue.parent)) for w in words]
         words = [w.replace("vocab.size=4000", "vocab.size=500") for w in words]
         takes_config = ("run", "plan", "why", "status", "graph", "show")
         small: list[str] = []
@@ -76,6 +82,9 @@ def test_commands_run(
                 small.append(f"corpus.paths=['{corpus}']")
             if "model=" in " ".join(words):
                 small.append("model.num_layers=2")
+        if words[0] == "predict":
+            mine = (*SMALL, f"corpus.paths=['{corpus}']")
+            words += [word for override in mine for word in ("--set", override)]
         if words[0] == "run":
             small.append(f"cluster.address={shared_ray.address}")
         head = 2 if words[0] == "config" else 1
