@@ -25,7 +25,7 @@ from stages.training.checkpoint import best_checkpoint
 from stages.training.device import apply, place, this_machine
 from stages.training.flops import peak_flops
 from stages.training.job import Hooks, Rounding, TrainConfig, rounding_values
-from stages.training.meter import Meter
+from stages.training.meter import Meter, attention_is_padded
 from stages.training.nonfinite import BadSteps
 from stages.training.optimisers import scaled_optimiser
 from stages.training.randomness import key
@@ -214,7 +214,11 @@ def finetune(job: TaskJob, hooks: Hooks) -> TaskOutcome:
         schedule=schedule,
         stepper=stepper,
         saver=Saver(job, hooks, model, optimiser, rounding),
-        meter=Meter(job.model, None if peak is None else world_size * peak, device.type != "cuda"),
+        meter=Meter(
+            job.model,
+            None if peak is None else world_size * peak,
+            attention_is_padded(job.rounding, train.precision, job.model, device),
+        ),
         bad=BadSteps(
             job,
             TaskObjective.losses,

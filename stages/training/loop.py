@@ -12,7 +12,6 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from model.attention import choose_path
 from model.bert import BertForPreTraining, PretrainingOutput
 from model.losses import nsp_loss_sum
 from stages.training import distributed
@@ -22,7 +21,7 @@ from stages.training.evaluate import Plateau, evaluate
 from stages.training.flops import peak_flops
 from stages.training.job import Hooks, Outcome, TrainJob, rounding_values
 from stages.training.loader import Loader
-from stages.training.meter import Meter
+from stages.training.meter import Meter, attention_is_padded
 from stages.training.nonfinite import BadSteps, batch_table
 from stages.training.optimisers import make_optimiser
 from stages.training.packing import MicroBatch, StepBatch, step_batch
@@ -200,7 +199,9 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
         stepper=stepper,
         saver=Saver(job, hooks, model, optimiser, rounding),
         meter=Meter(
-            job.model, _peak(placement, job, world_size), _attention_is_padded(job, device)
+            job.model,
+            _peak(placement, job, world_size),
+            attention_is_padded(job.rounding, train.precision, job.model, device),
         ),
         bad=BadSteps(job, Pretraining.losses, batch_with_documents, rank, lost, notice),
         prepare=prepare,
@@ -260,17 +261,3 @@ def _peak(placement: Placement, job: TrainJob, devices: int) -> float | None:
     computed = "float32" if precision == "tf32" and not placement.tf32 else precision
     peak = peak_flops(placement.name, computed)
     return None if peak is None else devices * peak
-
-
-def _attention_is_padded(job: TrainJob, device: torch.device) -> bool:
-    path = choose_path(
-        job.rounding.attention,
-        device_type=device.type,
-        compute_capability=(
-            torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        ),
-        dtype=torch.bfloat16 if job.train.precision == "bf16" else torch.float32,
-        head_size=job.model.head_size,
-        dropout=job.model.attention_dropout,
-    )
-    return path == "sdpa"

@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import torch
+
+from model.attention import choose_path
 from model.config import BertConfig
+from stages.training.device import Precision
 from stages.training.flops import model_flops
+from stages.training.job import Rounding
 
 
 class Measured(Protocol):
@@ -130,3 +135,20 @@ class Meter:
             figures["train/mfu"] = self._flops / (seconds * self._peak)
         self._restart()
         return figures
+
+
+def attention_is_padded(
+    rounding: Rounding, precision: Precision, config: BertConfig, device: torch.device
+) -> bool:
+    """Whether micro-batches are padded for attention on this device."""
+    path = choose_path(
+        rounding.attention,
+        device_type=device.type,
+        compute_capability=(
+            torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+        ),
+        dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
+        head_size=config.head_size,
+        dropout=config.attention_dropout,
+    )
+    return path == "sdpa"
