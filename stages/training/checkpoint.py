@@ -189,8 +189,8 @@ def load_latest(
         try:
             return _load(filesystem, path)
         # Other OSErrors are the storage's: a checkpoint that cannot be read now may be whole.
-        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
-            notice(f"checkpoint {path} is damaged ({error}): using the one before it")
+        except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError) as error:
+            notice(f"checkpoint {path} is damaged ({error}): passed over")
             filesystem.delete_dir(path)
     return None
 
