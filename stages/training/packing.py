@@ -6,8 +6,8 @@ Legend: B examples, T tokens, M masked positions of a micro-batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,12 +19,8 @@ from stages.training.shapes import FixedShape
 
 
 @dataclass(frozen=True)
-class MicroBatch:
-    """Tensors of one forward pass, without padding.
-
-    With a fixed shape, examples of nothing but padding follow the last one: B and T count them,
-    `is_next` and M do not. Nothing reads what becomes of them, so they add to no loss and no
-    gradient.
+class Packed:
+    """What an encoder reads, without padding.
 
     Attributes:
         input_ids: [T] int64.
@@ -32,9 +28,6 @@ class MicroBatch:
         position_ids: [T] int64, each example counts from 0.
         cu_seqlens: [B + 1] int32, example i is tokens [cu_seqlens[i], cu_seqlens[i + 1]).
         max_seqlen: tokens of the longest example; with a fixed shape, of the longest possible.
-        mlm_positions: [M] int64, into T.
-        mlm_labels: [M] int64.
-        is_next: [B] bool, of the examples proper, or None without NSP.
     """
 
     input_ids: Tensor
@@ -42,6 +35,37 @@ class MicroBatch:
     position_ids: Tensor
     cu_seqlens: Tensor
     max_seqlen: int
+
+    def to(self, device: torch.device) -> Self:
+        """The same on `device`; asynchronous when the tensors are pinned."""
+        if device.type == "cpu":
+            return self
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> Self:
+        """The same in page-locked memory, from where copies to a GPU are asynchronous."""
+        return self._map(lambda tensor: tensor.pin_memory())
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed: dict[str, Any] = {n: change(v) for n, v in values.items() if isinstance(v, Tensor)}
+        return replace(self, **changed)
+
+
+@dataclass(frozen=True)
+class MicroBatch(Packed):
+    """Tensors of one forward pass of pretraining.
+
+    With a fixed shape, examples of nothing but padding follow the last one: B and T count them,
+    `is_next` and M do not. Nothing reads what becomes of them, so they add to no loss and no
+    gradient.
+
+    Attributes:
+        mlm_positions: [M] int64, into T.
+        mlm_labels: [M] int64.
+        is_next: [B] bool, of the examples proper, or None without NSP.
+    """
+
     mlm_positions: Tensor
     mlm_labels: Tensor
     is_next: Tensor | None
@@ -55,28 +79,6 @@ class MicroBatch:
             self.cu_seqlens,
             self.max_seqlen,
             self.mlm_positions,
-        )
-
-    def to(self, device: torch.device) -> MicroBatch:
-        """The same on `device`; asynchronous when the tensors are pinned."""
-        if device.type == "cpu":
-            return self
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pinned(self) -> MicroBatch:
-        """The same in page-locked memory, from where copies to a GPU are asynchronous."""
-        return self._map(lambda tensor: tensor.pin_memory())
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> MicroBatch:
-        return replace(
-            self,
-            input_ids=change(self.input_ids),
-            segment_ids=change(self.segment_ids),
-            position_ids=change(self.position_ids),
-            cu_seqlens=change(self.cu_seqlens),
-            mlm_positions=change(self.mlm_positions),
-            mlm_labels=change(self.mlm_labels),
-            is_next=None if self.is_next is None else change(self.is_next),
         )
 
 
@@ -173,17 +175,7 @@ def cut(lengths: NDArray[np.int64], budget: int, shape: FixedShape | None = None
     return runs
 
 
-class Laid(NamedTuple):
-    """Examples end to end, as `MicroBatch` has them."""
-
-    input_ids: Tensor
-    segment_ids: Tensor
-    position_ids: Tensor
-    cu_seqlens: Tensor
-    max_seqlen: int
-
-
-def lay_out(input_ids: Ragged, a_length: NDArray[Any] | None) -> Laid:
+def lay_out(input_ids: Ragged, a_length: NDArray[Any] | None) -> Packed:
     """Lay at least one example end to end.
 
     Args:
@@ -197,7 +189,7 @@ def lay_out(input_ids: Ragged, a_length: NDArray[Any] | None) -> Laid:
     else:
         # [CLS] A [SEP] is positions 0..a_length + 1.
         segments = (positions > np.repeat(a_length + 1, lengths)).astype(np.int64)
-    return Laid(
+    return Packed(
         torch.from_numpy(input_ids.values.astype(np.int64)),
         torch.from_numpy(segments),
         torch.from_numpy(positions),
@@ -228,7 +220,7 @@ def pack(examples: Examples, nsp: bool, shape: FixedShape | None = None) -> Micr
     counts = examples.mlm_positions.lengths
     flat = examples.mlm_positions.values.astype(np.int64) + np.repeat(starts, counts)
     micro = MicroBatch(
-        *laid,
+        **vars(laid),
         mlm_positions=torch.from_numpy(flat),
         mlm_labels=torch.from_numpy(examples.mlm_labels.astype(np.int64)),
         is_next=torch.from_numpy(examples.is_next.copy())

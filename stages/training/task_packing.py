@@ -6,7 +6,7 @@ O(1) but for the permutation, so that resuming skips nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,25 +16,19 @@ from torch import Tensor, nn
 
 from model.task_heads import TaskKind
 from model.task_losses import class_loss_sum, span_loss_sum, squared_error_sum
-from stages.training.packing import cut, lay_out, share
+from stages.training.packing import Packed, cut, lay_out, share
 from stages.training.randomness import permutation
 from stages.training.task_examples import TaskExamples
 
 
 @dataclass(frozen=True)
-class TaskMicroBatch:
-    """Tensors of one forward pass, without padding.
+class TaskMicroBatch(Packed):
+    """Tensors of one forward pass of a task.
 
     Attributes:
-        input_ids, segment_ids, position_ids, cu_seqlens, max_seqlen: as `packing.MicroBatch`.
         labels: as `TaskExamples.labels`.
     """
 
-    input_ids: Tensor
-    segment_ids: Tensor
-    position_ids: Tensor
-    cu_seqlens: Tensor
-    max_seqlen: int
     labels: Tensor
 
     def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
@@ -45,26 +39,6 @@ class TaskMicroBatch:
             self.position_ids,
             self.cu_seqlens,
             self.max_seqlen,
-        )
-
-    def to(self, device: torch.device) -> TaskMicroBatch:
-        """The same on `device`; asynchronous when the tensors are pinned."""
-        if device.type == "cpu":
-            return self
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pinned(self) -> TaskMicroBatch:
-        """The same in page-locked memory."""
-        return self._map(lambda tensor: tensor.pin_memory())
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> TaskMicroBatch:
-        return replace(
-            self,
-            input_ids=change(self.input_ids),
-            segment_ids=change(self.segment_ids),
-            position_ids=change(self.position_ids),
-            cu_seqlens=change(self.cu_seqlens),
-            labels=change(self.labels),
         )
 
 
@@ -99,7 +73,9 @@ class TaskStepBatch:
 def pack_task(examples: TaskExamples) -> TaskMicroBatch:
     """Lay at least one feature end to end."""
     laid = lay_out(examples.input_ids, examples.a_length)
-    return TaskMicroBatch(*laid, labels=torch.from_numpy(np.ascontiguousarray(examples.labels)))
+    return TaskMicroBatch(
+        **vars(laid), labels=torch.from_numpy(np.ascontiguousarray(examples.labels))
+    )
 
 
 def task_micro_batches(examples: TaskExamples, budget: int) -> tuple[TaskMicroBatch, ...]:
