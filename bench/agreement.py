@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -188,13 +189,18 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--task", action="append", choices=[task.name for task in TASKS])
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--keep", action="store_true", help="keep what was made")
+    parser.add_argument("--work", type=Path, help="where it was kept: only what lacks is made")
     given = parser.parse_args(words)
     data, encoder = given.data.resolve(), (given.encoder or package_encoder()).resolve()
     tasks = [task for task in TASKS if not given.task or task.name in given.task]
     began = time.monotonic()
-    with own_folder("", given.keep) as work:
+    kept: AbstractContextManager[Path] = (
+        nullcontext(given.work.resolve()) if given.work else own_folder("", given.keep)
+    )
+    with kept as work:
         for task in tasks:
-            task.write(data, work / "tasks")
+            if not (work / "tasks" / task.name).exists():
+                task.write(data, work / "tasks")
         known = ",".join(task.name for task in tasks if not task.overrides)
         Run(work, "finetune", (
             f"task=[{known}]", *(word for task in tasks for word in task.overrides),

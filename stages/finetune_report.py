@@ -154,7 +154,7 @@ def _data_side(context: Context, which: str, described: Mapping[str, Any]) -> Ca
         "in": found["in"],
         "out": found["rows"],
         **found["reasons"],
-        "classes": described["class_counts"][which],
+        "classes": described["class_counts"].get(which, {}),
     }
     return data_side(which, counts, [row["name"] for row in listed if row.get("set") == which])
 
@@ -170,7 +170,7 @@ def _interval(
 
 
 def _baseline(name: str, described: Mapping[str, Any]) -> float | None:
-    classes = described["class_counts"]["dev"]
+    classes = described["class_counts"].get("dev")
     if described["objective"] != "classification" or name != "accuracy" or not classes:
         return None
     counts: list[int] = list(classes.values())
