@@ -154,9 +154,20 @@ def _data_side(context: Context, which: str, described: Mapping[str, Any]) -> Ca
         "in": found["in"],
         "out": found["rows"],
         **found["reasons"],
-        "classes": described["class_counts"].get(which, {}),
+        "classes": class_counts(described, which),
     }
     return data_side(which, counts, [row["name"] for row in listed if row.get("set") == which])
+
+
+def class_counts(described: Mapping[str, Any], which: str) -> Mapping[str, int]:
+    """How often each class stands in train or dev; none where the objective has no classes.
+
+    Args:
+        described: of task.json, which counts nothing of numbers and answers.
+        which: "train" or "dev".
+    """
+    counts: Mapping[str, int] = described["class_counts"].get(which, {})
+    return counts
 
 
 def _interval(
@@ -170,7 +181,7 @@ def _interval(
 
 
 def _baseline(name: str, described: Mapping[str, Any]) -> float | None:
-    classes = described["class_counts"].get("dev")
+    classes = class_counts(described, "dev")
     if described["objective"] != "classification" or name != "accuracy" or not classes:
         return None
     counts: list[int] = list(classes.values())

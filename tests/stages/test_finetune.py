@@ -121,33 +121,3 @@ def test_tasks(line: Line, joined: Run, corpus: Path, tmp_path: Path, tasks: lis
             (row,) = list(ours.predict([{"words": text.split()}]))
             assert [word["tag"] for word in row["words"]]
             assert {word["tag"] for word in row["words"]} <= {"O", "I-CAP"}
-
-
-@pytest.mark.timeout(600)
-def test_numbers_and_answers(line: Line, joined: Run, tmp_path: Path) -> None:
-    """Objectives whose data has no classes to count."""
-    line.copy(tmp_path / "runs/store")
-    for which, texts in (("train", SENTENCES[::2][:40]), ("dev", SENTENCES[1::2][:20])):
-        rows = [{"text": text, "label": float(len(text))} for text in texts]
-        (tmp_path / f"{which}.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-        asked = [
-            {"context": text, "qas": [{
-                "id": f"{i}", "question": "What stands first?",
-                "answers": [{"text": text.split()[0], "answer_start": 0}],
-            }]}
-            for i, text in enumerate(text.strip() for text in texts)
-        ]  # fmt: skip
-        whole = {"version": "1.1", "data": [{"title": which, "paragraphs": asked}]}
-        (tmp_path / f"{which}.json").write_text(json.dumps(whole), "utf-8")
-    made = joined(
-        "run", f"finetune.data={tmp_path}", "finetune.epochs=1", "finetune.register=false",
-        "finetune.max_length=48", "tasks.length.objective=regression",
-        "tasks.length.train=[train.jsonl]", "tasks.length.dev=[dev.jsonl]",
-        "tasks.first.objective=answers", "tasks.first.train=[train.json]",
-        "tasks.first.dev=[dev.json]", "tasks.first.max_question_length=16",
-    )  # fmt: skip
-    store = tmp_path / "runs/store"
-    for node, figure in (("length", "dev/mean_squared_error"), ("first", "dev/exact")):
-        assert figure in manifest_of(store, f"finetune/{node}")["figures"], made.stderr
-        card = (model_of(store, f"finetune/{node}") / "README.md").read_text()
-        assert card.startswith("---\n")
