@@ -3,6 +3,7 @@
     python -m bench.finetune parity     the first 50 losses from the same weights, without dropout
     python -m bench.finetune pays       a pretrained encoder against the same shape, drawn
     python -m bench.finetune peers      dev figures, time and tokens/s over seeds, in turn
+    python -m bench.finetune answers    answers and tags that come back exactly, others by reason
 
 Each writes its figures to `--json` as they come. One thread.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from bench import finetune_parity
+from bench import finetune_answers, finetune_parity, finetune_pays, finetune_peers
 from bench.finetune_data import LAYOUTS, model_folder, tasks_folder
 from bench.machine import describe, sentence
 from pipeline.commands.text import table
@@ -45,7 +46,8 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 def _parity(options: argparse.Namespace, work: Path, keep: Keep) -> list[str]:
-    data, model, found = tasks_folder(options.data), model_folder(options.model), {}
+    data, model = tasks_folder(options.data), model_folder(options.model)
+    found: dict[str, Any] = {}
     for name in options.task or LAYOUTS:
         found[name] = finetune_parity.parity(name, data, model, work)
         keep(found)
@@ -53,8 +55,46 @@ def _parity(options: argparse.Namespace, work: Path, keep: Keep) -> list[str]:
     return list(table(finetune_parity.HEADER, finetune_parity.lines(found)))
 
 
+def _pays(options: argparse.Namespace, work: Path, keep: Keep) -> list[str]:
+    if not options.model:
+        raise SystemExit("pays: give --model, the data folder of a pretraining of ours")
+    data = tasks_folder(options.data)
+    found: dict[str, Any] = {}
+    for name in options.task or finetune_pays.TASKS:
+
+        def kept(part: dict[str, Any], name: str = name) -> None:
+            keep(found | {name: part})
+            print(name, part["choice"], part["figures"], file=sys.stderr, flush=True)
+
+        found[name] = finetune_pays.pays(name, data, Path(options.model), work, options.seeds, kept)
+    return list(table(finetune_pays.HEADER, finetune_pays.lines(found)))
+
+
+def _peers(options: argparse.Namespace, work: Path, keep: Keep) -> list[str]:
+    data, model = tasks_folder(options.data), model_folder(options.model)
+    found: dict[str, Any] = {}
+    for name in options.task or LAYOUTS:
+
+        def kept(part: dict[str, Any], name: str = name) -> None:
+            keep(found | {name: part})
+            last = {s: (r[-1]["figures"], r[-1]["seconds"]) for s, r in part["runs"].items() if r}
+            print(name, last, file=sys.stderr, flush=True)
+
+        found[name] = finetune_peers.peers(name, data, model, work, options.seeds, kept)
+    return list(table(finetune_peers.HEADER, finetune_peers.lines(found)))
+
+
+def _answers(options: argparse.Namespace, work: Path, keep: Keep) -> list[str]:
+    found = finetune_answers.answers(tasks_folder(options.data))
+    keep(found)
+    return list(table(finetune_answers.HEADER, finetune_answers.lines(found)))
+
+
 EXPERIMENTS: dict[str, Callable[[argparse.Namespace, Path, Keep], list[str]]] = {
     "parity": _parity,
+    "pays": _pays,
+    "peers": _peers,
+    "answers": _answers,
 }
 
 

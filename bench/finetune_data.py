@@ -177,9 +177,7 @@ def _cut(rows: Sequence[Any], most: int | None) -> tuple[Any, ...]:
     return tuple(rows[i] for i in np.sort(chosen))
 
 
-def part(
-    rows: Sequence[Any], tokenizer: Tokenizer, layout: Layout, classes: Sequence[str]
-) -> Part:
+def part(rows: Sequence[Any], tokenizer: Tokenizer, layout: Layout, classes: Sequence[str]) -> Part:
     """The features of rows."""
     length, overlap = layout.max_length, layout.overlap
     if layout.kind == "sequence":
@@ -203,9 +201,7 @@ def score(task: TaskSet, part: Part, outputs: Outputs) -> dict[str, float]:
         return {"accuracy": float(right.mean())}
     if task.layout.kind == "token":
         sizes = [len(row.words) for row in part.rows]
-        found = stitched(
-            [(part.features, outputs.argmax(1))], sizes, fill_class(task.classes)
-        )
+        found = stitched([(part.features, outputs.argmax(1))], sizes, fill_class(task.classes))
         predicted = [[task.classes[i] for i in row] for row in found]
         return dict(entity_figures([row.tags for row in part.rows], predicted).values)
     contexts = [row.context for row in part.rows]

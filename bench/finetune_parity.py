@@ -1,4 +1,4 @@
-"""`bench.finetune parity`: the first losses of ours and of transformers' own models, step by step."""
+"""`bench.finetune parity`: the first losses of ours and of transformers' models, step by step."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from bench.finetune_padded import batch_loss, open_model, padded, their_losses
 from bench.finetune_runs import Recipe, make_job, run_ours, write_start
 from model.huggingface_files import read_files
 from model.huggingface_tasks import start_from_huggingface, write_task_folder
+from model.task_heads import BertForTask
 from model.task_start import build_task
+from stages.training.task_packing import TaskOrder
 from stages.training.weights import weights_of
 
-STEPS, ASKED, SEED = 50, 1e-4, 11
+STEPS, ROWS, ASKED, SEED = 50, 1000, 1e-4, 11
 RECIPE = Recipe(5e-5, epochs=1, batch=16, dropout=0.0)
 
 # Shorter rows than a task of the product has, so that all of it takes minutes.
-SHORTER: dict[str, Layout] = LAYOUTS | {
+SHORTER: dict[str, Layout] = {
+    **LAYOUTS,
     "qnli": replace(LAYOUTS["qnli"], max_length=64),
     "wikigold": replace(LAYOUTS["wikigold"], max_length=64, overlap=16),
     "squad_v1": replace(LAYOUTS["squad_v1"], max_length=96, overlap=16, question=32),
 }
 
 
-def parity(name: str, data: Path, model: Path, work: Path, steps: int = STEPS) -> dict[str, Any]:
+def parity(
+    name: str, data: Path, model: Path, work: Path, steps: int = STEPS, rows: int = ROWS
+) -> dict[str, Any]:
     """Figures of one task."""
-    task = load(name, data, tokenizer_of(model), SHORTER[name], train_rows=1000, dev_rows=1)
+    task = load(name, data, tokenizer_of(model), SHORTER[name], train_rows=rows, dev_rows=1)
     kind = task.layout.kind
-    labels = task.classes
-    start = start_from_huggingface(*read_files(model), kind, labels)
+    start = start_from_huggingface(*read_files(model), kind, task.classes)
     config = replace(start.config, hidden_dropout=0.0, attention_dropout=0.0)
     drawn = torch.Generator().manual_seed(SEED)
     whole = build_task(replace(start, config=config), kind, task.columns, drawn)
-    write_task_folder(work / name, whole, labels)
-    weights = write_start(work / f"{name}.safetensors", weights_of(whole))
-    return compare(task, weights, work / name, work / f"{name}-steps", steps) | {
+    (work / name).mkdir()
+    return compare(task, whole, work / name, steps) | {
         "layout": asdict(task.layout),
         "train_features": len(task.train.examples),
     }
 
 
 def compare(
-    task: TaskSet, weights: Path, folder: Path, checkpoints: Path, steps: int, seed: int = SEED
+    task: TaskSet, model: BertForTask, work: Path, steps: int, seed: int = SEED
 ) -> dict[str, Any]:
-    """Run both from the same weights.
+    """Run both from the weights of `model`, which has no dropout.
 
     Args:
-        weights, folder: the same model, for ours and for transformers.
-        checkpoints: new folder.
+        work: folder, for files on the way.
     """
     torch.set_num_threads(1)
-    theirs = open_model(folder, task.layout.kind)
-    # The shape of the configuration that a folder says, read by ours for the run.
-    from model.huggingface_tasks import load_task_folder
-
-    config = load_task_folder(folder)[1].config
-    job = make_job(task, config, weights, RECIPE, seed, checkpoints, steps, looked=False)
+    write_task_folder(work / "theirs", model, task.classes)
+    theirs = open_model(work / "theirs", task.layout.kind)
+    weights = write_start(work / "ours.safetensors", weights_of(model))
+    job = make_job(task, model.config, weights, RECIPE, seed, work / "steps", steps, looked=False)
     ours = run_ours(job)
     began = time.perf_counter()
     first_padded = _padded_difference(theirs, job) if task.layout.kind == "span" else None
@@ -82,8 +82,6 @@ def compare(
 @torch.no_grad()
 def _padded_difference(model: Any, job: Any) -> float:
     """How far off their loss of the first batch is where padding is in its softmax."""
-    from stages.training.task_packing import TaskOrder
-
     order = TaskOrder(len(job.examples), job.train.global_batch_size, job.seed)
     examples = job.examples.take(order.rows(0))
     alone = batch_loss(model, examples)
@@ -92,7 +90,7 @@ def _padded_difference(model: Any, job: Any) -> float:
 
 def lines(figures: dict[str, Any]) -> list[tuple[str, ...]]:
     """Rows of the table: one a task."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, part in figures.items():
         far = part["padded_first_relative"]
         rows.append(

@@ -119,9 +119,7 @@ def make_job(
         rounding=Rounding(threads=1),
         seed=seed,
         examples=task.train.examples,
-        watched=Watched(
-            task.dev.examples, score, metric, every_steps=steps, keep_best=False
-        )
+        watched=Watched(task.dev.examples, score, metric, every_steps=steps, keep_best=False)
         if looked
         else None,
         filesystem=LOCAL,
@@ -145,6 +143,4 @@ def run_ours(job: TaskJob) -> Run:
         for name, value in outcome.figures.items()
         if name.startswith("dev/")
     }
-    return Run(
-        figures, tuple(said.losses), said.ended - said.began, seconds, outcome.tokens_seen
-    )
+    return Run(figures, tuple(said.losses), said.ended - said.began, seconds, outcome.tokens_seen)
