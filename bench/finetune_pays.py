@@ -28,6 +28,7 @@ from stages.training.weights import read_model_config
 TASKS = ("sst2", "qnli")
 PRETRAINED, DRAWN = "pretrained", "drawn"
 RATES = (1e-4, 3e-4, 1e-3)
+TRAIN_ROWS = {"sst2": 4000, "qnli": 3000}
 RECIPE = Recipe(RATES[0], epochs=3, batch=32, precision="bf16")
 HELD_SHARE = 0.1
 CHOICE_SEED = 100
@@ -50,7 +51,7 @@ def pays(
         artifact: data folder of a pretraining: weights, model.json and the tokeniser's files.
         keep: is given the figures so far after each run.
     """
-    task = load(name, data, tokenizer_of(artifact))
+    task = load(name, data, tokenizer_of(artifact), train_rows=TRAIN_ROWS[name])
     config = read_model_config(LOCAL, str(artifact))
     weights = read_tensors(LOCAL, f"{artifact}/{WEIGHTS}")
     pretrained = start_from_pretraining(weights, config, task.layout.kind)

@@ -76,11 +76,12 @@ def peers(
     }
     found["figures"] = values
     found["difference"] = asdict(welch(values[OURS], values[THEIRS]))
-    for of in ("train_seconds", "seconds"):
+    for of in ("train_seconds", "train_cpu_seconds", "seconds"):
         found[of] = {s: median(run[of] for run in found["runs"][s]) for s in sides}
-    found["tokens_per_second"] = {
-        s: median(run["tokens"] / run["train_seconds"] for run in found["runs"][s]) for s in sides
-    }
+    for name, of in (("second", "train_seconds"), ("cpu_second", "train_cpu_seconds")):
+        found[f"tokens_per_{name}"] = {
+            s: median(run["tokens"] / run[of] for run in found["runs"][s]) for s in sides
+        }
     keep(found)
     return found
 

@@ -40,13 +40,27 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a run: figures of dev, losses by step, seconds of the steps and of all of it."""
+    """What came of a run.
+
+    Attributes:
+        figures: of dev.
+        losses: by step.
+        train_seconds, train_cpu_seconds: of the steps, by the clock and of this process.
+        seconds: of the whole run, dev included.
+        tokens: real ones that it learned from.
+    """
 
     figures: Mapping[str, float]
     losses: tuple[float, ...]
     train_seconds: float
+    train_cpu_seconds: float
     seconds: float
     tokens: int
+
+
+def now() -> tuple[float, float]:
+    """Seconds of the clock, and of this process on CPUs."""
+    return time.perf_counter(), time.process_time()
 
 
 class Said(NoHooks):
@@ -54,17 +68,17 @@ class Said(NoHooks):
 
     def __init__(self) -> None:
         self.losses: list[float] = []
-        self.began = self.ended = 0.0
+        self.began = self.ended = now()
 
     def planned(self, steps: int) -> None:
         """The next thing is the first step."""
-        self.began = time.perf_counter()
+        self.began = now()
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """A step ended, or (with other figures) a look at dev."""
         if "train/loss" in values:
             self.losses.append(values["train/loss"])
-            self.ended = time.perf_counter()
+            self.ended = now()
 
 
 def train_config(recipe: Recipe, steps: int) -> TrainConfig:
@@ -143,4 +157,5 @@ def run_ours(job: TaskJob) -> Run:
         for name, value in outcome.figures.items()
         if name.startswith("dev/")
     }
-    return Run(figures, tuple(said.losses), said.ended - said.began, seconds, outcome.tokens_seen)
+    clock, cpu = (end - begin for begin, end in zip(said.began, said.ended, strict=True))
+    return Run(figures, tuple(said.losses), clock, cpu, seconds, outcome.tokens_seen)

@@ -19,7 +19,7 @@ from torch import nn
 
 from bench.finetune_data import TaskSet
 from bench.finetune_padded import IGNORED, open_model
-from bench.finetune_runs import Recipe, Run
+from bench.finetune_runs import Recipe, Run, now
 from stages.metrics.answers import answer_figures, answer_scores
 from stages.metrics.entities import entity_figures
 
@@ -61,7 +61,7 @@ class Theirs:
         schedule = transformers.get_linear_schedule_with_warmup(
             optimiser, round(recipe.warmup_share * steps), steps
         )
-        losses, tokens, first = [], 0, time.perf_counter()
+        losses, tokens, first = [], 0, now()
         for _ in range(recipe.epochs):
             for batch in self._loader(self.train, recipe.batch, shuffle=True):
                 tokens += int(batch["attention_mask"].sum())
@@ -73,9 +73,9 @@ class Theirs:
                 schedule.step()
                 optimiser.zero_grad()
                 losses.append(loss.item())
-        trained = time.perf_counter() - first
+        clock, cpu = (end - begin for begin, end in zip(first, now(), strict=True))
         figures = self._score(list(self._predict(model, recipe)))
-        return Run(figures, tuple(losses), trained, time.perf_counter() - began, tokens)
+        return Run(figures, tuple(losses), clock, cpu, time.perf_counter() - began, tokens)
 
     def _loader(self, features: Sequence[Encoded], batch: int, shuffle: bool) -> Any:
         import transformers
