@@ -20,17 +20,18 @@ OURS, THEIRS = "clozeline", "transformers"
 
 @dataclass(frozen=True)
 class Setting:
-    """A task's recipe, chosen once for both sides, and how many rows of train it has."""
+    """A task's recipe, chosen once for both sides, and how many rows there are; None: all."""
 
     recipe: Recipe
-    train_rows: int | None
+    train_rows: int | None = None
+    dev_rows: int | None = None
 
 
 SETTINGS: dict[str, Setting] = {
-    "sst2": Setting(Recipe(1e-4, epochs=1, batch=32), 2000),
-    "qnli": Setting(Recipe(1e-4, epochs=1, batch=32), 1500),
-    "wikigold": Setting(Recipe(1e-4, epochs=2, batch=16), None),
-    "squad_v1": Setting(Recipe(1e-4, epochs=2, batch=16), 600),
+    "sst2": Setting(Recipe(1e-4, batch=16, precision="bf16"), 1500),
+    "qnli": Setting(Recipe(1e-4, batch=16, precision="bf16"), 1000),
+    "wikigold": Setting(Recipe(1e-4, epochs=2, batch=16, precision="bf16")),
+    "squad_v1": Setting(Recipe(1e-4, epochs=2, batch=16, precision="bf16"), 400),
 }
 
 
@@ -41,14 +42,17 @@ def peers(
     work: Path,
     seeds: int,
     keep: Callable[[dict[str, Any]], None],
+    setting: Setting | None = None,
 ) -> dict[str, Any]:
     """Figures of one task.
 
     Args:
+        setting: other than that of `SETTINGS`.
         keep: is given the figures so far after each run.
     """
-    setting = SETTINGS[name]
-    task = load(name, data, tokenizer_of(model), train_rows=setting.train_rows)
+    setting = setting or SETTINGS[name]
+    rows = {"train_rows": setting.train_rows, "dev_rows": setting.dev_rows}
+    task = load(name, data, tokenizer_of(model), None, **rows)
     start = start_from_huggingface(*read_files(model), task.layout.kind, task.classes)
     given = write_start(work / f"{name}.safetensors", start.state_dict)
     theirs = Theirs(task, model)

