@@ -347,7 +347,8 @@ class _Watch:
         named = {f"dev/{name}": figure for name, figure in values.items()}
         return Look(
             named,
-            cost if math.isfinite(cost) else None,
+            # A look that is only as good has none: whether it was saved must not decide.
+            cost if gained else None,
             save=gained and watched.keep_best,
             enough=self.patience_is_out(),
         )

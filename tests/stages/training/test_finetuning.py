@@ -222,6 +222,15 @@ def test_the_best_weights_are_kept(tmp_path):
     assert finetune(last, Heard()).kept_step == 12
 
 
+@pytest.mark.parametrize("every", [1, 4, 1000])
+def test_of_equal_looks_the_first_is_kept_however_often_it_is_saved(tmp_path, every):
+    # Looks at steps 2, 4, ..., 12; that of step 8 and the last one are as good as that of step 4.
+    watch, _ = watched([0.2, 0.8, 0.5, 0.8, 0.5, 0.8])
+    given = job(tmp_path, watched=watch)
+    given = replace(given, train=replace(given.train, checkpoint_every_steps=every))
+    assert finetune(given, Heard()).kept_step == 4
+
+
 def test_patience_ends_a_run(tmp_path):
     watch, _ = watched([0.5, 0.4, 0.5, 0.9], patience=2)
     heard = Heard()
