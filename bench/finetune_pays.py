@@ -28,7 +28,7 @@ from stages.training.weights import read_model_config
 TASKS = ("sst2", "qnli")
 PRETRAINED, DRAWN = "pretrained", "drawn"
 RATES = (1e-4, 3e-4, 1e-3)
-TRAIN_ROWS = {"sst2": 4000, "qnli": 2000}
+TRAIN_ROWS = {"sst2": 4000, "qnli": 3000}
 RECIPE = Recipe(RATES[0], epochs=3, batch=32, precision="bf16")
 HELD_SHARE = 0.1
 CHOICE_SEED = 100
