@@ -29,9 +29,9 @@ class Setting:
 
 SETTINGS: dict[str, Setting] = {
     "sst2": Setting(Recipe(1e-4, batch=16, precision="bf16"), 2000),
-    "qnli": Setting(Recipe(1e-4, batch=16, precision="bf16"), 1500),
+    "qnli": Setting(Recipe(1e-4, epochs=2, batch=16, precision="bf16"), 1500),
     "wikigold": Setting(Recipe(1e-4, epochs=3, batch=16, precision="bf16")),
-    "squad_v1": Setting(Recipe(1e-4, epochs=2, batch=16, precision="bf16")),
+    "squad_v1": Setting(Recipe(1e-4, epochs=2, batch=8, precision="bf16"), 500),
 }
 
 
