@@ -14,6 +14,9 @@ from pipeline.files import Files, open_files
 from pipeline.stage import Json
 from pipeline.store import Store, is_fingerprint
 
+NAMES_SHOWN = 10
+"""Of raw input, in a lineage."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -26,7 +29,8 @@ class Step:
         flow: what came in and went out, in words.
         run_id: of the MLflow run that made it.
         inputs: role -> node of what it was made from.
-        raw: of external input: {"entries": how many, "digest": of the listing}.
+        raw: of external input: {"entries": how many, "digest": of the listing, "names": of the
+            first ones}.
         path: where it is.
     """
 
@@ -115,7 +119,14 @@ def _step(artifact: Artifact, read: str) -> Step:
     key = (artifact.node, artifact.fingerprint)
     inputs = {role: str(row["node"]) for role, row in manifest["inputs"].items()}
     entries = artifact.raw()
-    raw = None if entries is None else {"entries": len(entries), "digest": json_digest(entries)}
+    raw = None
+    if entries is not None:
+        named = [str(row["name"]) for row in entries if isinstance(row, Mapping) and "name" in row]
+        raw = {
+            "entries": len(entries),
+            "digest": json_digest(entries),
+            "names": list(dict.fromkeys(named))[:NAMES_SHOWN],
+        }
     if read != artifact.output_digest:
         return Step(*key, read, "other", inputs=inputs, raw=raw, path=artifact.path)
     return Step(

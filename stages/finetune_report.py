@@ -53,6 +53,8 @@ def finetune_result(context: Context) -> Result:
         **{key: best[key] for key in ("seed", "steps", "kept_step", "ended_early", "tokens_seen")},
         **{key: value for key, value in best.items() if key.startswith("train/")},
     }
+    for text in _limits(described, found):
+        context.progress.note(text)
     value = found["dev"].get(found["metric"])
     said = "undefined" if value is None else f"{value:.4f}"
     return Result(
@@ -140,9 +142,13 @@ def _card(
         data=[_data_side(context, which, described) for which in ("train", "dev")],
         figures=figures,
         chosen_by=found["metric"] if config["train"]["keep"] == "best" else None,
-        training={key: value for key, value in config["train"].items() if value is not None},
+        training={
+            **({"encoder": encoder} if (encoder := _encoder(context)) else {}),
+            **{key: value for key, value in config["train"].items() if value is not None},
+        },
         lineage=lineage_of_inputs(context.inputs),
         onnx=config["onnx"],
+        more_limits=_limits(described, found),
     )
 
 
@@ -168,6 +174,35 @@ def class_counts(described: Mapping[str, Any], which: str) -> Mapping[str, int]:
     """
     counts: Mapping[str, int] = described["class_counts"].get(which, {})
     return counts
+
+
+def _encoder(context: Context) -> str:
+    """Which given encoder it started from; "" for this run's own, which the lineage has."""
+    given = context.node.settings["init_from"]
+    if given is None:
+        return ""
+    entry = next(iter(context.raw.entries)) if context.raw is not None else {}
+    name = given.rstrip("/").rpartition("/")[2]
+    return f"{name} (SHA-256 of its weights {entry.get('sha256', '')[:16]})"
+
+
+def _limits(described: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """What a reader of the figures must know."""
+    said = []
+    metric, dev = found["metric"], found["dev"]
+    if metric not in dev:
+        why = found["notes"].get(metric, "undefined")
+        said.append(f"{metric} cannot be told on these dev rows ({why}): the last weights are kept")
+    baseline = _baseline("accuracy", described)
+    if baseline is not None and dev["accuracy"] <= baseline:
+        said.append(
+            f"accuracy {dev['accuracy']:.4f} is no better than always saying the most frequent "
+            f"class ({baseline:.4f})"
+        )
+    shared = described["dev"].get("rows_in_train", 0)
+    if shared:
+        said.append(f"{shared:,} of the {described['dev']['rows']:,} dev rows stand in train too")
+    return said
 
 
 def _interval(

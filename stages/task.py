@@ -6,6 +6,7 @@ It runs in the driver, which is where a person's files are; they are small besid
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -67,9 +68,16 @@ def run(context: Context) -> Result:
         figures = SetFigures(which, files[which], dict(read.counts), read.examples)
         _write_features(context, task, found, which, tokenizer, figures)
         sets[which] = figures
+    shared = _rows_in_both(found)
+    if shared:
+        context.progress.note(
+            f"{shared:,} of {len(found.dev.rows):,} dev rows stand in train too: a model knows "
+            "them by heart, and dev figures are too good"
+        )
     table = row_table(found.dev.rows)
     write_table(context.output, ROWS_FILE, [table], row_group_rows=ROW_GROUP_ROWS)
     described = _described(task, found, sets)
+    described["dev"]["rows_in_train"] = shared
     data = json.dumps(described, ensure_ascii=False, indent=1, sort_keys=True).encode()
     context.output.write_bytes(TASK_FILE, data)
     return task_result(described, sets)
@@ -128,6 +136,22 @@ def _settled(
             )
         settled["positive"] = None
     return settled
+
+
+def _rows_in_both(found: TaskRows) -> int:
+    """Rows of dev whose text (words; question and context) is that of a row of train."""
+    known = {_content(row) for row in found.train.rows}
+    return sum(_content(row) in known for row in found.dev.rows)
+
+
+def _content(row: Any) -> bytes:
+    if isinstance(row, SequenceRow):
+        parts = [row.text_a, row.text_b or ""]
+    elif isinstance(row, TokenRow):
+        parts = list(row.words)
+    else:
+        parts = [row.question, row.context]
+    return hashlib.sha256("\x1f".join(parts).encode()).digest()
 
 
 def _texts(found: TaskRows, count: int) -> list[str]:

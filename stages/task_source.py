@@ -157,6 +157,7 @@ def given_tokens(given: str, key: str, base: Path) -> tuple[GivenWeights, GivenT
             f"weights {rows:,}: they do not belong together. Put the model's own vocab.txt (and "
             "tokenizer.json) beside its weights"
         )
+    _check_is_bert(found, where)
     existing = read_existing(found.folder)
     uncased = Normalisation(lowercase=True, strip_accents=True)
     cased = Normalisation(lowercase=False, strip_accents=False)
@@ -174,16 +175,47 @@ def given_tokens(given: str, key: str, base: Path) -> tuple[GivenWeights, GivenT
     )
 
 
-def _table_rows(weights: Path, where: str) -> int:
-    """Rows of the table of entries, from the head of a safetensors file: its length in 8 bytes,
-    then JSON (the format's own page)."""
+def _check_is_bert(found: GivenWeights, where: str) -> None:
+    """Refuse what config.json and the head of the weights tell to be no whole BERT."""
+    kind = found.shape.get("model_type", "bert")
+    if kind != "bert":
+        raise UserError(
+            f"{where}: config.json says model_type={kind}, and only BERT's encoder is known here: "
+            "give a BERT"
+        )
+    head = _head(found.weights)
+    layers = found.shape.get("num_hidden_layers", found.shape.get("num_layers"))
+    if head is None or not isinstance(layers, int):
+        return
+    ends = [value["data_offsets"][1] for n, value in head.items() if n != "__metadata__"]
+    size = found.weights.stat().st_size
+    if max(ends, default=0) > size:
+        raise UserError(
+            f"{where}: {found.weights.name} ends too early ({size:,} bytes): fetch it again"
+        )
+    last = (f"layer.{layers - 1}.", f"layers.{layers - 1}.")
+    if not any(part in name for name in head for part in last):
+        raise UserError(
+            f"{where}: {found.weights.name} has not the {layers} blocks that its config says: the "
+            "two files do not belong together"
+        )
+
+
+def _head(weights: Path) -> dict[str, Any] | None:
+    """The head of a safetensors file: its length in 8 bytes, then JSON (the format's own page)."""
     try:
         with weights.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
             head = json.loads(file.read(size)) if 0 < size < weights.stat().st_size else None
     except (OSError, ValueError):
-        head = None
-    if not isinstance(head, dict):
+        return None
+    return head if isinstance(head, dict) else None
+
+
+def _table_rows(weights: Path, where: str) -> int:
+    """Rows of the table of entries."""
+    head = _head(weights)
+    if head is None:
         raise UserError(f"{where}: {weights.name} is no whole safetensors file: fetch it again")
     for name, value in head.items():
         if name.endswith(TOKEN_TABLES):

@@ -107,7 +107,10 @@ def _lines(steps: Sequence[Step], as_json: bool) -> Iterator[str]:
 def _row(step: Step) -> tuple[str, ...]:
     made_from = list(dict.fromkeys(step.inputs.values()))
     if step.raw is not None:
-        made_from.append(f"raw input {step.raw['digest'][:SHOWN_DIGITS]}")
+        names = ", ".join(step.raw.get("names", [])[:3])
+        more = " and more" if names and step.raw["entries"] > 3 else ""
+        shown = f" ({names}{more})" if names else ""
+        made_from.append(f"raw input {step.raw['digest'][:SHOWN_DIGITS]}{shown}")
     return (
         step.node,
         step.fingerprint[:SHOWN_DIGITS],

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 INTERRUPTED = 3
 
 
+ALIGNED = 80
+"""A longer command is no measure for the others."""
+
+
 def run_command(
     config: RunConfig,
     catalog: Catalog,
@@ -235,7 +239,7 @@ def _next(node: str, overrides: Sequence[str], tracked: bool) -> Iterator[str]:
     if tracked:
         ui = shlex.join(["clozeline", "ui", *tracking])
         commands[ui] = "all runs, curves and reports in a browser"
-    width = max(map(len, commands))
+    width = max((len(command) for command in commands if len(command) <= ALIGNED), default=0)
     for command, what in commands.items():
         yield f"{command:<{width}}  {what}"
 

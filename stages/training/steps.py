@@ -33,7 +33,7 @@ class Look:
     Attributes:
         values: figures by their whole names.
         score: for the best checkpoint, the lower the better; None gives none.
-        save: this step needs a checkpoint.
+        save: this step needs a checkpoint; the run ends when it cannot be written.
         enough: the run ends here, and is whole.
     """
 
@@ -166,6 +166,8 @@ def take_steps(loop: Loop, start: Start, save_first: bool = False) -> Reached:
             if last or look.save or losses.asked == SAVE or due:
                 with meter.paused():
                     save(look.score)
+                    if look.save:
+                        saver.finish(required=True)
             if look.enough:
                 stopped = False
                 break

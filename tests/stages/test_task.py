@@ -257,10 +257,10 @@ def test_a_killed_attempt_is_taken_up(tmp_path: Path) -> None:
 
 
 GOLDEN = {
-    "classification": "60c8708e41da3137dc443f21f86fc0615899c46f492e4cb3a95b4dcfde11f53d",
-    "regression": "1cbfea641c1b64ae746f3baaa4ed2c0ee96552fe203600a09160f7b299fd36d0",
-    "tagging": "616be994f64b3e533cf82d0236176258b95eb5af9a6b41cf1c3b40bddcd32a59",
-    "answers": "d8b1f61d39977ff2590491234879b40c559557f88088b10fd10eba9e1eef92ad",
+    "classification": "777d488734cd17580fb942ee668e2299839cc61e60fe93faf310a0e0a0e31c0a",
+    "regression": "a4553fc4fd75dcc347f34a769c11b9322ea9bc7bbff69006d6ffb5a2d6ecd556",
+    "tagging": "6bd98d7fa4100c495559313224330c837ab8e6ddef1454856cd8e1d55d3bd28b",
+    "answers": "b65375b9dca2c08ba3ccd3a1abbabafbdd6120567dba54701a69bac6ad33f0a1",
 }
 
 
@@ -353,6 +353,8 @@ def test_what_cannot_be_used_is_counted_and_shown(tmp_path: Path) -> None:
     )
     assert result.counts == {"in": 8, "out": 6, "train/empty": 1, "train/ragged_line": 1}
     assert described(made)["train"]["reasons"] == {"empty": 1, "ragged_line": 1}
+    # Both files hold the same three rows.
+    assert described(made)["dev"]["rows_in_train"] == 3
     left_out = next(t for t in result.report if t.title == "Rows left out")
     assert [row[:3] for row in left_out.rows] == [  # type: ignore[union-attr]
         ["train", "empty", 1], ["train", "ragged_line", 1],

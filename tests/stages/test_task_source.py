@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,22 @@ def test_given_models_that_are_of_no_use(folder: Path, tmp_path: Path) -> None:
     assert "no whole safetensors file" in message(folder, init_from=str(cut))
     weights.write_bytes((2).to_bytes(8, "little") + b"{}" + b"x")
     assert "no table of word embeddings" in message(folder, init_from=str(cut))
+
+
+def test_given_models_that_are_no_whole_bert(folder: Path, tmp_path: Path) -> None:
+    def with_config(name: str, **values: Any) -> Path:
+        made = model_folder(tmp_path / name)
+        config = json.loads((made / "config.json").read_text())
+        (made / "config.json").write_text(json.dumps(config | values))
+        return made
+
+    other = with_config("other", model_type="distilbert")
+    assert "model_type=distilbert" in message(folder, init_from=str(other))
+    deep = with_config("deep", num_hidden_layers=7)
+    assert "has not the 7 blocks" in message(folder, init_from=str(deep))
+    weights = with_config("cut") / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert "ends too early" in message(folder, init_from=str(weights.parent))
 
 
 def test_listing_imports_nothing_heavy(folder: Path) -> None:

@@ -25,6 +25,7 @@ from stages.training.finetuning import (
 )
 from stages.training.gradients import FlatGradients
 from stages.training.job import NoHooks, Rounding, TrainConfig
+from stages.training.saving import CheckpointWriteError
 from stages.training.step import Stepper
 from stages.training.task_examples import TaskExamples
 from stages.training.task_outputs import task_outputs
@@ -276,3 +277,16 @@ def test_a_seed_draws_the_same_head_on_the_same_encoder(tmp_path):
         assert torch.equal(tensor, same[name])
         drawn = name.startswith("head.") and tensor.ndim > 1
         assert torch.equal(tensor, other[name]) != drawn
+
+
+def test_a_best_look_that_cannot_be_kept_ends_the_run(tmp_path):
+    """Otherwise the weights of an older look would be the model, without a word."""
+    watch, _ = watched([0.2, 0.8, 0.5])
+    (tmp_path / "file").write_text("")
+    made = job(tmp_path, watched=watch, train={"checkpoint_every_steps": 100})
+    made = replace(made, checkpoint_folder=str(tmp_path / "file/checkpoints"))
+    heard = Heard()
+    with pytest.raises(CheckpointWriteError):
+        finetune(made, heard)
+    # At the first look, not at the end of the run.
+    assert max(heard.losses) == 2
