@@ -183,15 +183,16 @@ def _check_is_bert(found: GivenWeights, where: str) -> None:
             f"{where}: config.json says model_type={kind}, and only BERT's encoder is known here: "
             "give a BERT"
         )
-    head = _head(found.weights)
+    head, data_bytes = _head(found.weights)
     layers = found.shape.get("num_hidden_layers", found.shape.get("num_layers"))
     if head is None or not isinstance(layers, int):
         return
-    ends = [value["data_offsets"][1] for n, value in head.items() if n != "__metadata__"]
-    size = found.weights.stat().st_size
-    if max(ends, default=0) > size:
+    tensors = [value for name, value in head.items() if name != "__metadata__"]
+    wanted = max((value["data_offsets"][1] for value in tensors), default=0)
+    if wanted > data_bytes:
         raise UserError(
-            f"{where}: {found.weights.name} ends too early ({size:,} bytes): fetch it again"
+            f"{where}: {found.weights.name} ends too early, {wanted - data_bytes:,} bytes of its "
+            "tensors are missing: fetch it again"
         )
     last = (f"layer.{layers - 1}.", f"layers.{layers - 1}.")
     if not any(part in name for name in head for part in last):
@@ -201,20 +202,24 @@ def _check_is_bert(found: GivenWeights, where: str) -> None:
         )
 
 
-def _head(weights: Path) -> dict[str, Any] | None:
-    """The head of a safetensors file: its length in 8 bytes, then JSON (the format's own page)."""
+def _head(weights: Path) -> tuple[dict[str, Any] | None, int]:
+    """The head of a safetensors file, None where there is none, and how many bytes follow it.
+
+    Its length stands in 8 bytes, then comes JSON (the format's own page).
+    """
+    whole = weights.stat().st_size
     try:
         with weights.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            head = json.loads(file.read(size)) if 0 < size < weights.stat().st_size else None
+            head = json.loads(file.read(size)) if 0 < size < whole else None
     except (OSError, ValueError):
-        return None
-    return head if isinstance(head, dict) else None
+        head = None
+    return (head, whole - 8 - size) if isinstance(head, dict) else (None, 0)
 
 
 def _table_rows(weights: Path, where: str) -> int:
     """Rows of the table of entries."""
-    head = _head(weights)
+    head, _ = _head(weights)
     if head is None:
         raise UserError(f"{where}: {weights.name} is no whole safetensors file: fetch it again")
     for name, value in head.items():
