@@ -12,7 +12,8 @@ from pipeline.stage import UserError
 
 ABOUT = """\
 Pretrain BERT from your own raw text. A run is a graph of nodes (shard, vocab, pairs/128,
-mask/128, pretrain/128, evaluate, export); what is made already is not made again.
+mask/128, pretrain/128, evaluate, export, and task/sst2, finetune/sst2 with task=sst2); what is made
+already is not made again.
 """
 EXAMPLES = """\
 examples:
@@ -23,6 +24,7 @@ examples:
   clozeline run --only vocab --force                  make one node anew
   clozeline why pretrain/128 train.learning_rate=3e-4
   clozeline config show experiment=two_phases         all values, and where each comes from
+  clozeline run task=sst2 finetune.data=/data/glue    fine-tune it
   clozeline predict classify finetune/sst2 'a good film'
   clozeline ui                                        MLflow's pages on this machine
 
