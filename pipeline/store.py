@@ -111,6 +111,7 @@ class Store:
         run_id = last.get("tracking_run_id") if resume else None
         row = {
             "attempt": attempt,
+            "node": node,
             "generation": generation,
             "source_hash": source_hash,
             "tracking_run_id": run_id,

@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pipeline.artifact import (
@@ -44,6 +45,31 @@ class SupersededError(StageError):
 
 class NotDeterministicError(StageError):
     """A forced data stage came to other content than before."""
+
+
+def unfinished_node(folder: Path) -> str | None:
+    """The node that a folder on this machine is of, while no result lies in it: its training is
+    under way, or ended too early. None for any other folder, a copy for example.
+
+    Args:
+        folder: of a node's fingerprint, or a data folder in it.
+    """
+    folder = folder.resolve()
+    for node in (folder, folder.parent):
+        attempt = _row(node / ATTEMPT)
+        if attempt is None:
+            continue
+        made = _row(node / MANIFEST)
+        # Forced anew beside a result, only the new generation is unfinished.
+        if made is None or (
+            made.get("generation") != folder.name == attempt.get("generation") and node != folder
+        ):
+            return str(attempt.get("node") or "/".join(node.parts[-3:-1]))
+    return None
+
+
+def _row(path: Path) -> dict[str, Json] | None:
+    return (read_json(path.read_bytes()) or {}) if path.is_file() else None
 
 
 @dataclass(frozen=True)

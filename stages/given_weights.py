@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pipeline.artifact import MANIFEST
 from pipeline.stage import RawInput, UserError
+from pipeline.writer import unfinished_node
 from stages.config import Config, ModelConfig
 from stages.text.existing import read_existing
 from stages.vocabulary_source import vocabulary_source
@@ -64,7 +65,8 @@ def find_weights(given: str, base: Path, key: str = "train.init_from") -> GivenW
     it, or the data folder of a pretrain artifact.
 
     Raises:
-        UserError: no such folder, no safetensors in it, or no vocabulary beside them.
+        UserError: no such folder, one whose training is not finished, no safetensors in it, or no
+            vocabulary beside them.
     """
     where = f"{key}={given}"
     folder = base / Path(given).expanduser()
@@ -72,6 +74,9 @@ def find_weights(given: str, base: Path, key: str = "train.init_from") -> GivenW
         raise UserError(f"{where}: copy the folder to this machine and name the copy")
     if not folder.is_dir():
         raise UserError(f"{where}: there is no such folder")
+    unfinished = unfinished_node(folder)
+    if unfinished is not None:
+        raise UserError(f"{where}: {unfinished} is not finished there; clozeline run makes it")
     if (folder / MANIFEST).is_file():
         generation = _json(folder / MANIFEST, where).get("generation", "data")
         raise UserError(f"{where}: the files of an artifact lie in {folder / generation}: name it")

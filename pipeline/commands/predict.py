@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.stage import UserError
+from pipeline.writer import unfinished_node
 
 if TYPE_CHECKING:
     from pipeline.config import RunConfig
@@ -92,6 +93,9 @@ def _local_folder(
 ) -> Path:
     """The folder of a model on this machine."""
     path = Path(model).expanduser()
+    unfinished = unfinished_node(path)
+    if unfinished is not None:
+        raise UserError(f"{model}: {unfinished} is not finished there; clozeline run makes it")
     if any((path / name).is_file() for name in MODEL_FILES):
         return path
     artifact = _artifact(model, path, graph_and_store)

@@ -19,8 +19,10 @@ from model.bert import BertForPreTraining, init_weights
 from model.config import BertConfig
 from model.huggingface import write_folder
 from pipeline.stage import RawInput, StageError, UserError
+from pipeline.store import Store
 from stages.catalog import CATALOG
 from stages.config import Config
+from stages.given_weights import find_weights
 from stages.initial_weights import initial_weights
 from stages.text.special_tokens import SPECIAL_TOKENS
 from stages.training.start import drawn_weights
@@ -123,6 +125,28 @@ def test_a_run_without_next_sentences_leaves_their_head(folder: Path) -> None:
     weights, notices = start(folder, dataclasses.replace(BERT, nsp=False))
     assert "pooler.dense.weight" not in weights
     assert len(notices) == 1 and "left out" in notices[0]
+
+
+def test_an_unfinished_training_is_refused(folder: Path, tmp_path: Path) -> None:
+    writer = Store(str(tmp_path / "store")).begin("finetune/x", "f" * 64, "a")
+    data = Path(writer.data)
+    shutil.copytree(folder, data)
+    link = tmp_path / "link"
+    link.symlink_to(data)
+    for given in (data, data.parent, link):
+        with pytest.raises(UserError, match="finetune/x is not finished there; clozeline run"):
+            find_weights(str(given), Path("/"))
+    assert find_weights(str(shutil.copytree(data, tmp_path / "copy")), Path("/")).tokens == TOKENS
+    (data.parent / "manifest.json").write_text('{"generation": "data"}')
+    assert find_weights(str(data), Path("/")).tokens == TOKENS
+
+    # Made anew beside it: the old result stays one.
+    attempt = {"attempt": "b", "generation": "data-1"}
+    (data.parent / "attempt.json").write_text(json.dumps(attempt))
+    again = shutil.copytree(folder, data.parent / "data-1")
+    assert find_weights(str(data), Path("/")).tokens == TOKENS
+    with pytest.raises(UserError, match="finetune/x is not finished there"):
+        find_weights(str(again), Path("/"))
 
 
 def test_pickles_are_refused(folder: Path) -> None:

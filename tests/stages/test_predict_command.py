@@ -301,6 +301,20 @@ def test_the_folder_of_an_artifact_is_its_model(
     assert "export has no result with this config" in predict.err
 
 
+def test_an_unfinished_training_is_no_model(
+    predict: Said, folders: dict[str, str], tmp_path: Path
+) -> None:
+    node = tmp_path / "store/finetune/x" / ("f" * 64)
+    data = shutil.copytree(folders["classify"], node / "data")
+    (node / "attempt.json").write_text(json.dumps({"attempt": "dead", "generation": "data"}))
+    for folder in (data, node):
+        predict("classify", str(folder), "a", code=2)
+        assert "finetune/x is not finished there; clozeline run makes it" in predict.err
+    predict("classify", str(shutil.copytree(data, tmp_path / "copy")), "a")
+    (node / "manifest.json").write_text(json.dumps({"generation": "data"}))
+    assert predict("classify", str(data), "a") == predict("classify", str(node), "a")
+
+
 @pytest.mark.slow
 def test_nodes_of_a_run_are_models(
     predict: Said, line: Line, corpus: Path, monkeypatch: pytest.MonkeyPatch
