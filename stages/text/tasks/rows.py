@@ -168,14 +168,19 @@ def require_usable(read: Read[R], what: str, most: float) -> None:
         raise TaskFileError(f"{what} holds no rows")
     if usable and lost <= most * found:
         return
-    how_many = f"{lost} of {found} rows" if usable else f"any of its {found} rows"
+    if usable:
+        said = f"{lost} of {found} rows cannot be used"
+    elif found == 1:
+        said = "its only row cannot be used"
+    else:
+        said = f"none of its {found} rows can be used"
     limit = f" ({lost / found:.1%}; {most:.1%} may be left out)" if usable else ""
     lines = [
         f"  {reason} ({n}): {line}"
         for reason, n in sorted(read.reasons.items(), key=lambda item: (-item[1], item[0]))
         for line in read.examples[reason][:1]
     ]
-    raise TaskFileError("\n".join([f"{what}: {how_many} cannot be used{limit}", *lines]))
+    raise TaskFileError("\n".join([f"{what}: {said}{limit}", *lines]))
 
 
 def file_names(paths: Sequence[str | Path]) -> Iterator[tuple[str, str, str]]:

@@ -234,7 +234,8 @@ def test_sets_without_a_row_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     for content, message in (
         ("text\tlabel\n", "dev holds no rows"),
-        ("text\tlabel\na\t\n", "any of its 1 rows"),
+        ("text\tlabel\na\t\n", "dev: its only row cannot be used"),
+        ("text\tlabel\na\t\nb\t\n", "dev: none of its 2 rows can be used"),
     ):
         path.write_text(content)
         with pytest.raises(TaskFileError, match=message):
