@@ -15,8 +15,9 @@ from typing import IO, Any
 from pipeline.commands.text import terminal_width
 from pipeline.config import ClusterConfig
 from pipeline.stage import StageError, UserError
+from stages.predict_checks import check_options, check_output
 from stages.predict_input import Item, argument_rows, file_rows, line_rows
-from stages.predict_output import SUFFIXES, JsonLines, Row, Sink, open_sink, schema, temporary
+from stages.predict_output import JsonLines, Row, Sink, open_sink, schema, temporary
 from stages.predict_table import Shown
 from stages.predict_tally import Tally
 from stages.prediction_rows import Do, Unusable
@@ -76,9 +77,10 @@ def run(request: Request, cluster: Callable[[], ClusterConfig]) -> None:
         UserError: nothing was read or written.
         StageError: too many rows cannot be used; a file is not written then.
     """
-    _check(request)
+    check_options(request)
+    check_output(request, is_large(request.input))
     rows = read_rows(request)
-    if request.ray or _is_large(request.input):
+    if request.ray or is_large(request.input):
         from stages.predict_ray import run_in_ray
 
         tally = run_in_ray(request, rows, cluster())
@@ -215,32 +217,9 @@ def _printing(request: Request) -> Sink:
     return Shown(request.do, width)
 
 
-def _is_large(path: Path | None) -> bool:
+def is_large(path: Path | None) -> bool:
+    """Whether a file goes through Ray whatever is asked."""
     return path is not None and path.is_file() and path.stat().st_size > LARGE_BYTES
-
-
-def _check(request: Request) -> None:
-    """Refuse what cannot work before anything is read."""
-    if not 0 <= request.most_unusable <= 1:
-        raise UserError("--max-unusable-share is a share: from 0 to 1")
-    if request.batch_tokens < 1 or (request.top is not None and request.top < 1):
-        raise UserError("--batch-tokens and --top take whole numbers of 1 or more")
-    target = request.output
-    if target is None:
-        return
-    if not target.parent.is_dir():
-        raise UserError(f"--output {target}: there is no folder {target.parent}")
-    if target.suffix in SUFFIXES:
-        if target.is_dir():
-            raise UserError(f"--output {target} is a folder")
-        return
-    if not (request.ray or _is_large(request.input)):
-        raise UserError(
-            f"--output {target}: its ending must be one of {', '.join(SUFFIXES)} "
-            "(a folder for parts: with --ray)"
-        )
-    if target.exists():
-        raise UserError(f"--output {target} is there already: name a folder that is not")
 
 
 __all__ = ["Request", "Row", "run"]

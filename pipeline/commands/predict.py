@@ -64,6 +64,8 @@ def predict(
             f"predict {words[0]} takes a model: a folder, or a node of this config (export, "
             "finetune/NAME)"
         )
+    if options.set:
+        config()  # complains of what is misspelt, also where the model needs no config
     command = importlib.import_module("stages.predict_command")
     with ExitStack() as stack:
         folder = _local_folder(words[1], graph_and_store, stack)

@@ -289,6 +289,47 @@ def test_wrong_usage(predict: Said, folders: dict[str, str], tmp_path: Path) -> 
         assert message in predict.err and "Traceback" not in predict.err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("classify", "a", "--top", "3"), "--top is for the tokens of fill-mask"),
+        (("embed", "a", "--top", "3"), "embed has no use for it"),
+        (("classify", "a", "--normalise"), "--normalise is for the vectors of embed"),
+        (("tag", "a", "--context-file", "x"), "--context-file is for the questions of answer"),
+        (("classify", "--words", "x", "--input", "x.csv"), "--words is for a column that tag read"),
+        (("tag", "--text-b", "x", "--input", "x.csv"), "a column that classify and pair read"),
+        (("classify", "a", "--text", "body"), "--text names a column of a file: give the file"),
+        (("classify", "--text", "body"), "give the file with --input"),
+        (
+            ("answer", "--input", "x.csv", "--context", "x", "--context-file", "x"),
+            "--context and --context-file",
+        ),
+        (("classify", "a", "--set", "phasez=3"), "phasez"),
+    ],
+)
+def test_options_that_would_do_nothing(
+    predict: Said, folders: dict[str, str], words: tuple[str, ...], message: str
+) -> None:
+    do, *rest = words
+    model = folders["fill" if do == "embed" else do]
+    predict(do, model, *rest, code=2)
+    assert message in predict.err and "Traceback" not in predict.err
+
+
+def test_output_is_not_the_input(predict: Said, folders: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a"}\n')
+    (tmp_path / "soft.jsonl").symlink_to(file)
+    (tmp_path / "hard.jsonl").hardlink_to(file)
+    (tmp_path / "here").symlink_to(tmp_path)
+    for name in ("rows.jsonl", "soft.jsonl", "hard.jsonl", "here/rows.jsonl"):
+        for given, target in ((file, tmp_path / name), (tmp_path / name, file)):
+            words = ("--input", str(given), "--output", str(target))
+            predict("classify", folders["classify"], *words, code=2)
+            assert "is the file of --input and would overwrite it" in predict.err
+    assert file.read_text() == '{"text": "a"}\n'
+
+
 def test_the_folder_of_an_artifact_is_its_model(
     predict: Said, folders: dict[str, str], tmp_path: Path
 ) -> None:

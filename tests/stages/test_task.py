@@ -301,7 +301,7 @@ def refused(tmp_path: Path, task: dict[str, Any], **groups: Any) -> str:
         (CSV, CSV, {"positive": "maybe"}, ["positive=maybe", "'no' and 'yes'"]),
         ("text,label\na,x\nb,y\nc,z\n", CSV[:11] + "a,x\n", {"metric": "f1"}, ["f1/macro"]),
         (CSV, CSV, {"encoding": "utf-16"}, ["a.csv"]),
-        (CSV, CSV, {"objective": "regression"}, ["train", "not_a_number", "any of its 3 rows"]),
+        (CSV, CSV, {"objective": "regression"}, ["train", "not_a_number", "none of its 3 rows"]),
         ("text,label\na,1\nb,1\n", CSV, {"objective": "regression"}, ["dev", "not_a_number"]),
     ],
 )  # fmt: skip
