@@ -11,6 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from model.pickles import is_pickle, pickle_message
+
 WEIGHTS_FILE = "model.safetensors"
 CONFIG_FILE = "config.json"
 
@@ -61,6 +63,8 @@ def read_files(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(config, dict):
         raise CheckpointError(f"{config_file} must hold a JSON object")
     try:
+        if is_pickle(weights_file):
+            raise CheckpointError(pickle_message(weights_file))
         return load_file(weights_file), config
     except SafetensorError as error:
         raise CheckpointError(f"{weights_file} is damaged: {error}; fetch it again") from error

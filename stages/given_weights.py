@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from model.pickles import is_pickle, pickle_message
 from pipeline.artifact import MANIFEST
 from pipeline.stage import RawInput, UserError
 from pipeline.writer import unfinished_node
@@ -83,6 +84,8 @@ def find_weights(given: str, base: Path, key: str = "train.init_from") -> GivenW
     for layout in ("transformers", "clozeline"):
         shape, weights = (folder / name for name in LAYOUTS[layout])
         if shape.is_file() and weights.is_file():
+            if is_pickle(weights):
+                raise UserError(f"{where}: {pickle_message(weights)}")
             tokens = _tokens(folder, where)
             return GivenWeights(folder, layout, _json(shape, where), tokens)
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)

@@ -9,12 +9,13 @@ from typing import Any
 
 from pipeline.stage import StageError, UserError
 from stages.prediction_rows import KEYS, Do, Unusable
-from stages.text.listing import file_format
+from stages.text.listing import COMPRESSIONS, ENDINGS, file_format
 from stages.text.records import Reject, text_pieces
 from stages.text.streams import DamagedFile, lines
 from stages.text.tasks.rows import TaskFileError
 from stages.text.tasks.tables import (
     MAX_RECORD_BYTES,
+    TABLES,
     TableOptions,
     file_error,
     read_options,
@@ -105,9 +106,19 @@ def _file_rows(
     path: Path, do: Do, columns: Mapping[str, str], context: str | None
 ) -> Iterator[Item]:
     name = str(path)
-    if not path.is_file():
+    if path.is_dir():
+        raise TaskFileError(f"--input {name} is a folder: name one of its files")
+    if not path.exists():
         raise TaskFileError(f"{name}: there is no such file")
+    if not path.is_file():
+        raise TaskFileError(f"--input {name} is no regular file: give lines on standard input")
     format, compression = file_format(name)
+    if format != "text" and format not in TABLES:
+        known = [ending for ending, kind in ENDINGS.items() if kind in ("text", *TABLES)]
+        raise TaskFileError(
+            f"--input {name}: its ending tells no format: it must be one of {', '.join(known)}, "
+            f"and one of {', '.join(COMPRESSIONS)} may stand behind"
+        )
     if format == "text":
         yield from line_rows(do, _text_lines(name, compression), context)
         return

@@ -17,9 +17,11 @@ from model.config import BertConfig
 from model.huggingface import from_huggingface
 from model.huggingface_files import CheckpointError, read_files
 from model.huggingface_tasks import task_from_huggingface, task_kind, task_labels
+from model.pickles import is_pickle, pickle_message
 from model.task_heads import BertForTask
 from pipeline.artifact import MANIFEST
 from pipeline.stage import UserError
+from stages.given_weights import LAYOUTS, PICKLES
 from stages.text.existing import check_case, read_existing
 from stages.text.task_answers import MAX_ANSWER_LENGTH
 from stages.text.task_spans import MAX_QUESTION_LENGTH
@@ -99,8 +101,11 @@ def load_model(folder: Path) -> Loaded:
     model: BertForTask | BertForPreTraining
     try:
         if (folder / OUR_SHAPE).is_file() and (folder / OUR_WEIGHTS).is_file():
+            if is_pickle(folder / OUR_WEIGHTS):
+                raise UserError(pickle_message(folder / OUR_WEIGHTS))
             model, fills, said = _ours(folder)
         else:
+            _require_weights(folder)
             tensors, said = read_files(folder)
             if task_kind(said) is None:
                 model, fills = _pretrained(tensors, said)
@@ -112,6 +117,18 @@ def load_model(folder: Path) -> Loaded:
         raise UserError(f"{folder / OUR_WEIGHTS} is damaged: {error}") from None
     tokenizer = read_tokenizer(folder, model.config.vocab_size)
     return Loaded(model, tokenizer, read_task(folder, model, fills, said))
+
+
+def _require_weights(folder: Path) -> None:
+    """Raise `UserError`, naming both layouts, where neither is whole and nothing is pickled."""
+    layouts = LAYOUTS.values()
+    if any(path.suffix in PICKLES for path in folder.iterdir()):
+        return  # `read_files` says why they are not read
+    if any(all((folder / name).is_file() for name in layout) for layout in layouts):
+        return
+    absent = next((w for shape, w in layouts if (folder / shape).is_file()), "config.json")
+    wanted = " or ".join(" and ".join(layout) for layout in layouts)
+    raise UserError(f"{folder / absent} is not there: the folder of a model holds {wanted}")
 
 
 def data_folder(folder: Path) -> Path:

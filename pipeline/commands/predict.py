@@ -119,11 +119,18 @@ def _artifact(
     except UserError as error:
         if path.is_dir():
             raise UserError(
-                f"{model}: the folder holds no {' or '.join(MODEL_FILES[:2])}, so there is no "
-                "model in it"
+                f"{model}: the folder holds no config.json and model.safetensors, and no "
+                "model.json and weights.safetensors, so there is no model in it"
             ) from None
+        stage, slash, task = model.partition("/")
+        hint = ""
+        if slash and stage == "finetune":
+            hint = (
+                f"--set task={task} adds the task to the config, with the other values that it was "
+                "fine-tuned with; or name the model's folder. "
+            )
         raise UserError(
-            f"{model}: there is no such folder, and no such node of this config. {error}"
+            f"{model}: there is no such folder, and no such node of this config. {hint}{error}"
         ) from None
     if len(names) > 1:
         raise UserError(f"{model} is several nodes: name one of {', '.join(names)}")

@@ -226,6 +226,9 @@ def test_pickles_and_damaged_files_are_refused(tmp_path, make_model):
     weights.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(CheckpointError, match="is damaged"):
         read_folder(tmp_path)
+    torch.save({}, weights)
+    with pytest.raises(CheckpointError, match=r"is a pickle .*can run code.*save_pretrained"):
+        read_folder(tmp_path)
     weights.unlink()
     with pytest.raises(CheckpointError, match=r"model.safetensors is not there"):
         read_folder(tmp_path)

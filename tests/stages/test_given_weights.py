@@ -153,6 +153,11 @@ def test_pickles_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"pytorch_model\.bin is pickled.*save_pretrained"):
         listed(folder)
+    (folder / "pytorch_model.bin").rename(folder / "model.safetensors")
+    for disguised in (b"PK\x03\x04\x00\x00\x08\x08", b"\x80\x02\x8a\nl\xfc\x9cF", b"\x80\x05N."):
+        (folder / "model.safetensors").write_bytes(disguised)
+        with pytest.raises(UserError, match=r"is a pickle under the name.*save_pretrained"):
+            listed(folder)
 
 
 @pytest.mark.parametrize(

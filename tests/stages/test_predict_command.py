@@ -232,6 +232,8 @@ def damaged(source: str, at: Path, what: str) -> str:
         weights.rename(folder / "pytorch_model.bin")
     elif what == "disguised":
         weights.write_bytes(b"\x80\x02}q\x00." * 10)
+    elif what == "cut":
+        weights.write_bytes(weights.read_bytes()[:-10])
     elif what == "vocabulary":
         for name in ("tokenizer.json", "vocab.txt"):
             (folder / name).unlink()
@@ -250,8 +252,11 @@ def damaged(source: str, at: Path, what: str) -> str:
     ("what", "message"),
     [
         ("weights", "model.safetensors is not there"),
+        ("weights", "model.safetensors or model.json and weights.safetensors"),
         ("pickle", "Pickled weights are not read"),
-        ("disguised", "is damaged"),
+        ("disguised", "is a pickle under the name of safetensors"),
+        ("disguised", "save_pretrained"),
+        ("cut", "is damaged"),
         ("vocabulary", "holds neither tokenizer.json nor vocab.txt"),
         ("entries", "its vocabulary does not fit: vocab.txt has"),
         ("config", "clozeline.max_length=65 must be at least 4 and at most the 64 positions"),
@@ -279,6 +284,11 @@ def test_wrong_usage(predict: Said, folders: dict[str, str], tmp_path: Path) -> 
         (("classify", str(tmp_path / "no"), "a"), "no such folder, and no such node"),
         (("classify", folders["classify"], "--input", "no.csv"), "no.csv: there is no such file"),
         (("classify", folders["classify"], "a", "--input", "x"), "give one of the two"),
+        (("classify", folders["classify"], "--input", str(tmp_path)), f"{tmp_path} is a folder"),
+        (("classify", folders["classify"], "--input", __file__), ".csv, .tsv, .parquet, .arrow"),
+        (("classify", "finetune/mood", "a"), "--set task=mood adds the task"),
+        (("classify", "finetune/mood", "a"), "or name the model's folder"),
+        (("embed", str(tmp_path), "a"), "no model.json and weights.safetensors"),
         (("classify", folders["classify"], "a", "--output", "x.txt"), "its ending must be one of"),
         (("classify", folders["classify"], "a", "--output", "no/x.jsonl"), "there is no folder no"),
         (("classify", folders["classify"], "a", "--device", "cuda:7"), "cuda:7"),

@@ -112,6 +112,10 @@ def test_given_models_that_are_of_no_use(folder: Path, tmp_path: Path) -> None:
     weights = cut / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:50])
     assert "no whole safetensors file" in message(folder, init_from=str(cut))
+    weights.write_bytes((640).to_bytes(8, "little"))
+    assert "no whole safetensors file" in message(folder, init_from=str(cut))
+    weights.write_bytes(b"\x80\x04" + b"never unpickled")
+    assert "is a pickle under the name of safetensors" in message(folder, init_from=str(cut))
     weights.write_bytes((2).to_bytes(8, "little") + b"{}" + b"x")
     assert "no table of word embeddings" in message(folder, init_from=str(cut))
 
