@@ -17,7 +17,7 @@ from pipeline.config import ClusterConfig
 from pipeline.stage import StageError, UserError
 from stages.predict_checks import check_options, check_output
 from stages.predict_input import Item, argument_rows, file_rows, line_rows
-from stages.predict_output import JsonLines, Row, Sink, open_sink, schema, temporary
+from stages.predict_output import JsonLines, Row, Sink, open_sink, schema, temporary, writing
 from stages.predict_table import Shown
 from stages.predict_tally import Tally
 from stages.prediction_rows import Do, Unusable
@@ -75,7 +75,8 @@ def run(request: Request, cluster: Callable[[], ClusterConfig]) -> None:
 
     Raises:
         UserError: nothing was read or written.
-        StageError: too many rows cannot be used; a file is not written then.
+        StageError: too many rows cannot be used, or the output cannot be written; there is no file
+            then.
     """
     check_options(request)
     check_output(request, is_large(request.input))
@@ -102,13 +103,14 @@ def _run_here(request: Request, rows: Iterable[Item]) -> Tally:
         return tally
     making = temporary(target)
     try:
-        sink = open_sink(making, columns(predictor, request))
+        sink = open_sink(making, columns(predictor, request), target)
         try:
             write_results(predictor, request, enumerate(rows), sink, tally)
         finally:
             sink.close()
         _require(tally, request)
-        making.replace(target)
+        with writing(target):
+            making.replace(target)
     finally:
         making.unlink(missing_ok=True)
     return tally

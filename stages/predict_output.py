@@ -6,12 +6,14 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.stage import StageError
 from stages.prediction_models import Objective
 from stages.prediction_rows import Do
 from stages.prediction_tags import BLOCK_WORDS, Tagged
@@ -157,11 +159,51 @@ def tagged_batch(number: int, row: Tagged, columns: pa.Schema) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays([pa.array([number], pa.int64()), *lists], schema=columns)
 
 
-def open_sink(path: Path, columns: pa.Schema) -> Sink:
-    """A file of results; its ending says which."""
-    if path.suffix == ".parquet":
-        return Parquet(path, columns)
-    return _JsonFile(path)
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Say of which output an error is that comes while it is written, a full disk for example.
+
+    Raises:
+        StageError: for each `OSError` inside.
+    """
+    try:
+        yield
+    except OSError as error:
+        said = error.strerror or str(error)
+        raise StageError(f"--output {target} cannot be written: {said}") from None
+
+
+class _Named:
+    """A sink whose errors name the output."""
+
+    def __init__(self, sink: Sink, target: Path) -> None:
+        self._sink = sink
+        self._target = target
+
+    def write(self, number: int, row: Row) -> None:
+        with writing(self._target):
+            self._sink.write(number, row)
+
+    def close(self) -> None:
+        with writing(self._target):
+            self._sink.close()
+
+
+def open_sink(path: Path, columns: pa.Schema, target: Path | None = None) -> Sink:
+    """A file of results; its ending says which.
+
+    Args:
+        path: of the file.
+        columns: of Parquet.
+        target: what the file is for, in messages; None: itself.
+
+    Raises:
+        StageError: it cannot be written; writing to it raises it too.
+    """
+    target = target or path
+    with writing(target):
+        sink: Sink = Parquet(path, columns) if path.suffix == ".parquet" else _JsonFile(path)
+    return _Named(sink, target)
 
 
 class _JsonFile(JsonLines):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from pipeline.quiet import native_stderr_aside
 from pipeline.stage import StageError, UserError
 from stages.predict_command import Request, columns, load, write_results
 from stages.predict_input import Item
-from stages.predict_output import SUFFIXES, merge, open_sink, temporary
+from stages.predict_output import SUFFIXES, merge, open_sink, temporary, writing
 from stages.predict_tally import Tally
 from stages.prediction_rows import Unusable
 
@@ -54,9 +55,11 @@ def run_in_ray(request: Request, rows: Iterable[Item], cluster: ClusterConfig) -
     if target is not None and not in_parts:
         suffix = target.suffix
     beside = None if target is None else target.parent
-    work = Path(tempfile.mkdtemp(prefix=".clozeline-predict-", dir=beside))
+    with nullcontext() if target is None else writing(target):
+        work = Path(tempfile.mkdtemp(prefix=".clozeline-predict-", dir=beside))
     try:
-        parts = list(cut(rows, work))
+        with nullcontext() if target is None else writing(target):
+            parts = list(cut(rows, work))
         tally = _through(request, parts, suffix, cluster, uses_gpu)
         try:
             tally.require(request.most_unusable)
@@ -64,7 +67,9 @@ def run_in_ray(request: Request, rows: Iterable[Item], cluster: ClusterConfig) -
             for line in tally.lines():
                 print(line, file=sys.stderr)
             raise
-        _deliver([result_of(part, suffix) for part in parts], target, work, made_of)
+        results = [result_of(part, suffix) for part in parts]
+        with nullcontext() if target is None else writing(target):
+            _deliver(results, target, work, made_of)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return tally
@@ -131,11 +136,14 @@ class PartPredictor:
             tally = Tally()
             target = result_of(part, self._suffix)
             making = temporary(target)
-            sink = open_sink(making, columns(self._predictor, self._request))
+            made_of = columns(self._predictor, self._request)
+            sink = open_sink(making, made_of, self._request.output or target)
             write_results(self._predictor, self._request, part_rows(part), sink, tally)
             sink.close()
             making.replace(target)
             return {"part": part.name, "tally": tally.to_json()}
+        except StageError as error:
+            return {FAILED: str(error)}
         except Exception:
             return {FAILED: f"{part.name}: {traceback.format_exc()}"}
 

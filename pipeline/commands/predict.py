@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -50,7 +51,8 @@ def predict(
 
     Raises:
         UserError: wrong usage, no such model, a model for something else.
-        StageError: too many rows cannot be used.
+        StageError: too many rows cannot be used, or the results cannot be written.
+        KeyboardInterrupt: it was said on standard error.
     """
     if not words or words[0] not in WHAT:
         names = ", ".join(WHAT)
@@ -66,6 +68,19 @@ def predict(
         )
     if options.set:
         config()  # complains of what is misspelt, also where the model needs no config
+    try:
+        _predict(options, words, config, graph_and_store)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise
+
+
+def _predict(
+    options: argparse.Namespace,
+    words: Sequence[str],
+    config: Callable[[], RunConfig],
+    graph_and_store: Callable[[], tuple[Graph, Store]],
+) -> None:
     command = importlib.import_module("stages.predict_command")
     with ExitStack() as stack:
         folder = _local_folder(words[1], graph_and_store, stack)

@@ -5,8 +5,13 @@ from __future__ import annotations
 import io
 import json
 import re
+import resource
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +202,43 @@ def test_nothing_is_written_when_too_much_is_skipped(
     predict(*words, "--output", str(out), code=1)
     assert "empty_text (1)" in predict.err and "1 of 3 rows could not be used" in predict.err
     assert [p.name for p in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_full_disk_names_the_output(
+    predict: Said, folders: dict[str, str], tmp_path: Path, suffix: str
+) -> None:
+    """A limit of the size of files fails as a full disk does, in the middle of writing."""
+    file = tmp_path / "rows.txt"
+    file.write_text("".join(f"Anna lives {i}\n" for i in range(100)))
+    out = tmp_path / f"out.{suffix}"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        words = ("--input", str(file), "--output", str(out))
+        predict("classify", folders["classify"], *words, code=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert predict.err.splitlines()[-1].startswith(f"clozeline: --output {out} cannot be written: ")
+    assert "too large" in predict.err and "Traceback" not in predict.err
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.txt"]
+
+
+@pytest.mark.slow
+def test_an_interrupt_is_said_and_leaves_nothing(folders: dict[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", "predict", "classify", folders["classify"]]
+    predicting = subprocess.Popen(
+        [*command, "--output", str(tmp_path / "out.jsonl"), "--device", "cpu"],
+        cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not any(tmp_path.iterdir()) and predicting.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    predicting.send_signal(signal.SIGINT)
+    said = predicting.communicate(timeout=60)[1]
+    assert (predicting.returncode, said) == (3, "interrupted\n")
+    assert not any(tmp_path.iterdir())
 
 
 def test_tables_on_a_terminal(
