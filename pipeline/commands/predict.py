@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,13 +68,39 @@ def predict(
             f"predict {words[0]} takes a model: a folder, or a node of this config (export, "
             "finetune/NAME)"
         )
-    if options.set:
-        config()  # complains of what is misspelt, also where the model needs no config
     try:
-        _predict(options, words, config, graph_and_store)
+        with _interruptible():
+            _predict(options, words, config, graph_and_store)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise
+
+
+class _Interrupt(KeyboardInterrupt):
+    pass
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGINT raises a `KeyboardInterrupt` of our own inside.
+
+    Of the plain one that passes through `exec`, as while a library is imported, Python remembers
+    that it was there, and kills itself by the signal at its end: the exit code is lost.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
+        threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise _Interrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _predict(
@@ -81,6 +109,8 @@ def _predict(
     config: Callable[[], RunConfig],
     graph_and_store: Callable[[], tuple[Graph, Store]],
 ) -> None:
+    if options.set:
+        config()  # complains of what is misspelt, also where the model needs no config
     command = importlib.import_module("stages.predict_command")
     with ExitStack() as stack:
         folder = _local_folder(words[1], graph_and_store, stack)

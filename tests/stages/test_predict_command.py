@@ -241,6 +241,20 @@ def test_an_interrupt_is_said_and_leaves_nothing(folders: dict[str, str], tmp_pa
     assert not any(tmp_path.iterdir())
 
 
+def test_an_interrupt_inside_exec_keeps_the_exit_code(folders: dict[str, str]) -> None:
+    """As while a library is imported, which makes its classes so."""
+    script = (
+        "import sys\n"
+        "from pipeline import cli\n"
+        "kill = 'import os, signal; os.kill(os.getpid(), signal.SIGINT)'\n"
+        "cli.composed = lambda *_: exec(kill)\n"
+        "sys.exit(cli.main(['predict', 'classify', sys.argv[1], 'a', '--set', 'x=1']))\n"
+    )
+    command = [sys.executable, "-c", script, folders["classify"]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (3, "interrupted\n")
+
+
 def test_tables_on_a_terminal(
     folders: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
