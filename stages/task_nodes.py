@@ -37,6 +37,7 @@ TASK = Stage(
         "stages.task_report",
         "stages.task_source",
         "stages.given_weights",
+        "model.pickles",
         "stages.vocabulary_source",
         "stages.vocabulary_files",
         "stages.tables",
