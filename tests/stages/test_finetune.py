@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -42,6 +43,8 @@ def tasks(tmp_path: Path) -> list[str]:
     return [
         f"finetune.data={tmp_path}",
         "finetune.epochs=40",
+        # Two side by side.
+        "cluster.cpus_per_worker=1",
         "finetune.learning_rate=1e-3",
         "finetune.global_batch_size=8",
         "finetune.checkpoint_every_steps=2",
@@ -99,6 +102,10 @@ def test_tasks(line: Line, joined: Run, corpus: Path, tmp_path: Path, tasks: lis
         time.sleep(0.05)
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
+    # Its worker would go on for a second, and be done.
+    for child in children:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
     process.wait()
     psutil.wait_procs(children, timeout=60)
 
