@@ -23,6 +23,7 @@ from stages.summary import summary_lines
 from stages.task_config import TaskConfig
 from stages.task_nodes import task_node
 from stages.train_config import MixedConfig, PhaseConfig
+from stages.training_nodes import cluster_settings, training_resources
 
 HELD_OUT_SEED = 15
 """Held-out masks never follow `seed`: two runs are compared on the same masked positions."""
@@ -276,8 +277,6 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
         settings["init_from"] = None
     elif settings["init_from"] is not None:
         train["init_from"] = "listed"
-    cluster = config.cluster
-    least, _ = cluster.workers_range
     return Node(
         name=f"pretrain/{phase.max_seq_length}",
         stage=PRETRAIN,
@@ -295,21 +294,12 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             "rounding": config.rounding.model_dump(mode="json"),
             "speed": config.speed.model_dump(mode="json"),
             "evaluate": {"max_rows": config.evaluate.max_rows},
-            "cluster": {
-                "train_workers": cluster.workers_range,
-                "num_cpus": cluster.num_cpus,
-                "cpus_per_worker": cluster.cpus_per_worker,
-                "device": cluster.device,
-            },
+            "cluster": cluster_settings(config.cluster),
             **({"mix": [mixed.path for mixed in mix]} if mix else {}),
         },
         inputs=inputs,
         watches={"heldout": f"mask/{phase.max_seq_length}-heldout"},
-        # The number of threads changes the last bits: it must not follow from what runs beside.
-        resources=Resources(
-            cpus=math.inf if cluster.cpus_per_worker is None else least * cluster.cpus_per_worker,
-            gpus=0.0 if cluster.device == "cpu" else math.inf,
-        ),
+        resources=training_resources(config.cluster),
         raw=_raw(config, settings["init_from"] is not None, mix, next(iter(rows)), phase),
     )
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.stage import Node, RawInput, Resources, Stage
+from pipeline.stage import Node, RawInput, Stage
 from stages.config import Config
 from stages.stage_list import TOKENS, text_modules
 from stages.task_config import TaskConfig
+from stages.training_nodes import cluster_settings, training_resources
 
 MATHEMATICS = (
     "epochs", "global_batch_size", "learning_rate", "warmup_share", "schedule", "optimizer",
@@ -64,8 +64,6 @@ def finetune_node(config: Config, name: str, task: TaskConfig, pretrained: str) 
     key = "finetune.init_from"
     if config.tasks[name].init_from is not None:
         key = f"tasks.{name}.init_from"
-    cluster = config.cluster
-    least, _ = cluster.workers_range
     train = {key: whole[key] for key in MATHEMATICS}
     inputs = {"task": f"task/{name}"}
     if given is None:
@@ -86,19 +84,10 @@ def finetune_node(config: Config, name: str, task: TaskConfig, pretrained: str) 
             "register": whole["register"],
             "rounding": config.rounding.model_dump(mode="json"),
             "speed": {"prefetch_batches": config.speed.prefetch_batches},
-            "cluster": {
-                "train_workers": cluster.workers_range,
-                "num_cpus": cluster.num_cpus,
-                "cpus_per_worker": cluster.cpus_per_worker,
-                "device": cluster.device,
-            },
+            "cluster": cluster_settings(config.cluster),
         },
         inputs=inputs,
-        # As for pretraining: the number of threads must not follow from what runs beside.
-        resources=Resources(
-            cpus=math.inf if cluster.cpus_per_worker is None else least * cluster.cpus_per_worker,
-            gpus=0.0 if cluster.device == "cpu" else math.inf,
-        ),
+        resources=training_resources(config.cluster),
         raw=None if given is None else _listing(given, key),
     )
 
