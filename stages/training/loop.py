@@ -158,9 +158,13 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     if planned is None:
         assert train.hours is not None
         watched = held_out if job.validation is not None else None
-        pace = rehearse(stepper, prepare, job.prefetch_batches, watched)
-        planned = steps_of_hours(train.hours, pace, train.evaluate_every_steps)
-        planned = int(distributed.from_rank_0(planned, {}, device)[0])
+
+        def agreed(number: int) -> int:
+            return int(distributed.from_rank_0(number, {}, device)[0])
+
+        budget = train.hours * 3600.0
+        pace = rehearse(stepper, prepare, job.prefetch_batches, watched, budget, agreed)
+        planned = agreed(steps_of_hours(train.hours, pace, train.evaluate_every_steps))
         notice(hours_in_words(train.hours, pace, planned))
     schedule = course(train, planned)
     hooks.planned(schedule.steps)

@@ -1,9 +1,10 @@
-"""Turns hours into steps: a few steps that change nothing are made and timed."""
+"""Turns hours into steps: steps that change nothing are made and timed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -14,6 +15,9 @@ from stages.training.step import Stepper
 UNMEASURED_STEPS = 5
 """In which memory is claimed, and kernels are chosen and compiled."""
 MEASURED_STEPS = 20
+"""The fewest."""
+MEASURED_SHARE, MEASURED_SECONDS = 0.01, 60.0
+"""Measured for this share of the budget, so long at most: clocks are high in the first seconds."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ def rehearse(
     prepare: Callable[[int], StepBatch],
     prefetch: int,
     evaluate: Callable[[], object] | None,
+    seconds: float,
+    agreed: Callable[[int], int],
 ) -> Pace:
     """Make the first steps at a learning rate of zero, then take back the moments.
 
@@ -47,24 +53,38 @@ def rehearse(
         prepare: a step's batch.
         prefetch: batches made ahead.
         evaluate: makes the held-out figures, or None.
+        seconds: the budget.
+        agreed: gives all ranks the number of rank 0.
     """
-    began = warm = perf_counter()
+    began = perf_counter()
     moments = stepper.moments()
-    steps = range(UNMEASURED_STEPS + MEASURED_STEPS)
-    with prefetched(prepare, steps, prefetch) as batches:
+
+    def take(batches: Iterator[StepBatch], steps: range) -> float:
         for step in steps:
-            if step == UNMEASURED_STEPS:
-                warm = perf_counter()
             losses = stepper.gradients_of(step, next(batches), _nothing)
             # Zero times infinity is no zero; the run itself will meet the same gradient.
             if losses.finite:
                 stepper.change_weights(0.0, losses.grad_norm)
-        stepped = perf_counter()
+        return perf_counter()
+
+    first, last = UNMEASURED_STEPS, UNMEASURED_STEPS + MEASURED_STEPS
+    with prefetched(prepare, range(sys.maxsize), prefetch) as batches:
+        warm = take(batches, range(first))
+        stepped = take(batches, range(first, last))
+        more = agreed(_more_steps((stepped - warm) / MEASURED_STEPS, seconds))
+        if more:
+            stepped = take(batches, range(last, last + more))
     stepper.set_moments(moments)
     if evaluate is not None:
         evaluate()
     ended = perf_counter()
-    return Pace((stepped - warm) / MEASURED_STEPS, ended - stepped, ended - began)
+    return Pace((stepped - warm) / (MEASURED_STEPS + more), ended - stepped, ended - began)
+
+
+def _more_steps(step: float, seconds: float) -> int:
+    """Steps to measure beyond the fewest, where one takes `step` seconds."""
+    wanted = min(MEASURED_SHARE * seconds, MEASURED_SECONDS) / step
+    return max(0, math.ceil(wanted) - MEASURED_STEPS)
 
 
 def steps_of_hours(hours: float, pace: Pace, evaluate_every_steps: int) -> int:

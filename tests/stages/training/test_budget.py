@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stages.training.budget import batch_size, course, planned_steps
 from stages.training.job import TrainConfig, Validation
 from stages.training.loop import pretrain
-from stages.training.rehearsal import Pace, steps_of_hours
+from stages.training.rehearsal import Pace, _more_steps, steps_of_hours
 from stages.training.weights import weights_of
 
 
@@ -50,6 +50,15 @@ def test_hours_pay_for_rehearsal_and_held_out_figures():
     pace = Pace(step=0.5, evaluation=10.0, spent=600.0)
     assert steps_of_hours(1.0, pace, evaluate_every_steps=100) == 5000
     assert steps_of_hours(0.01, pace, evaluate_every_steps=100) == 1
+
+
+@pytest.mark.parametrize(
+    ("step", "hours", "more"),
+    # 20 steps at least, 1 % of the budget, a minute at most.
+    [(0.5, 0.1, 0), (0.25, 0.5, 52), (0.1, 24.0, 580), (10.0, 24.0, 0)],
+)
+def test_a_long_budget_is_measured_for_longer(step: float, hours: float, more: int):
+    assert _more_steps(step, hours * 3600) == more
 
 
 def test_the_schedule_is_fitted_to_the_steps():
