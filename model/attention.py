@@ -18,6 +18,10 @@ AttentionPath = Literal["sdpa", "varlen"]
 AttentionChoice = Literal["auto", "sdpa", "varlen"]
 
 
+class AttentionPathError(ValueError):
+    """The path that was asked for cannot run here."""
+
+
 def choose_path(
     choice: AttentionChoice,
     *,
@@ -38,7 +42,7 @@ def choose_path(
         dropout: attention dropout in force: 0 in evaluation.
 
     Raises:
-        ValueError: "varlen" was asked for where it cannot run; says why and what to set.
+        AttentionPathError: "varlen" was asked for where it cannot run; says why and what to set.
     """
     obstacle = None
     if device_type != "cuda":
@@ -55,9 +59,9 @@ def choose_path(
     if choice == "sdpa" or (choice == "auto" and obstacle):
         return "sdpa"
     if obstacle:
-        raise ValueError(
-            f"attention path 'varlen' cannot be used: {obstacle}. "
-            "Set the path to 'auto' or 'sdpa', or remove the obstacle"
+        raise AttentionPathError(
+            f"attention path 'varlen' cannot be used: {obstacle}. Set rounding.attention=auto, "
+            "which takes 'sdpa' in that case"
         )
     return "varlen"
 

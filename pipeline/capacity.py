@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import psutil
+
+LISTING_SECONDS = 10.0
 
 
 def usable_cpus() -> int:
@@ -39,10 +42,24 @@ def visible_gpus() -> int:
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     devices = Path("/dev")
     there = sum(1 for d in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", d.name))
+    if not there and (devices / "dxg").exists():
+        # Linux on Windows (WSL 2) has one device for all GPUs.
+        there = listed_gpus()
     if wanted is None:
         return there
     named = [w for w in wanted.split(",") if w.strip() not in ("", "-1", "NoDevFiles")]
     return min(there, len(named))
+
+
+def listed_gpus() -> int:
+    """GPUs that the NVIDIA driver lists; 0 where it has no `nvidia-smi`."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=LISTING_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
 
 
 def read_text(path: str) -> str:

@@ -24,12 +24,13 @@ Message = tuple[str, Json]
 
 
 class Mailbox:
-    """Holds messages for the driver and the wish to stop. Lives in an actor."""
+    """Holds messages for the driver, the wish to stop and why it failed. Lives in an actor."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
         self._stop = False
         self._leaving = False
+        self._failure: str | None = None
 
     def push(self, messages: list[Message]) -> bool:
         """Leave messages; the reply says whether to stop."""
@@ -40,6 +41,14 @@ class Mailbox:
         """A worker has to end: the driver is told why, and from now on all workers to stop."""
         self._messages.append(("note", why))
         self._leaving = True
+
+    def fail(self, why: str) -> None:
+        """A worker met what starting again does not mend; the first to say so is kept."""
+        self._failure = self._failure or why
+
+    def failure(self) -> str | None:
+        """What `fail` was told."""
+        return self._failure
 
     def take(self, stop: bool) -> list[Message]:
         """Take all messages, and say whether workers are to stop."""
@@ -98,6 +107,28 @@ class Sender:
         """Have all workers stop, as this one has to end. From any thread; does not wait."""
         self._leaving = True
         self._mailbox.leave.remote(why)
+
+    def fail(self, why: str) -> None:
+        """Keep `why` for `failure`: for what one worker alone met, while others wait for it.
+
+        Waits until it is kept, for at most `CLOSE_SECONDS`.
+        """
+        self._ask(self._mailbox.fail.remote(why))
+
+    def failure(self) -> str | None:
+        """What a worker failed of before all were started again; None without."""
+        found: str | None = self._ask(self._mailbox.failure.remote())
+        return found
+
+    @staticmethod
+    def _ask(reply: Any) -> Any:
+        import ray
+
+        try:
+            return ray.get(reply, timeout=CLOSE_SECONDS)
+        except ray.exceptions.RayError:
+            # Without a driver nobody reads it.
+            return None
 
     def flush(self) -> None:
         """Send what waits, unless a push is under way; does not wait for the reply."""

@@ -2,7 +2,7 @@
 
 The groups say what they change: `corpus`, `vocab`, `pairs`, `mask` the data; `model`, `objective`,
 `train` the mathematics; `rounding` the last bits; `speed` nothing. Every number carries its unit
-in its name, every field a description (`clozeline config show` prints them).
+in its name, every field a description (`clozeline config show --describe` prints them).
 """
 
 from __future__ import annotations
@@ -253,7 +253,9 @@ class RoundingConfig(Group):
     micro_batch_tokens: PositiveInt = Field(8192, description="Token budget of a micro-batch.")
     threads: PositiveInt | None = Field(None, description="torch threads a worker; null: its CPUs.")
     attention: Literal["auto", "sdpa", "varlen"] = Field(
-        "auto", description="varlen: torch's packed attention on CUDA; sdpa: anywhere."
+        "auto",
+        description="varlen: torch's packed attention, on CUDA in bf16 without attention dropout; "
+        "sdpa: anywhere; auto: varlen where it can run.",
     )
     compile: bool = Field(
         False,

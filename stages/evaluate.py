@@ -12,7 +12,7 @@ from pipeline.stage import Context, Result, Table
 from pipeline.store import Artifact
 from stages.config import EvaluateConfig
 from stages.parallel import JobFailed, Record
-from stages.remote import run_remote
+from stages.remote import device_of, run_remote
 from stages.tables import PAIR_NAMES, shard_files
 from stages.text.tokenizer_files import tokenizer_files, vocabulary_digest
 from stages.training_rows import drawn_masks, label_counts, training_rows
@@ -35,7 +35,7 @@ def run(context: Context) -> Result:
             "heldout": context.inputs["heldout"],
             "vocab": context.inputs["vocab"],
             "config": EvaluateConfig.model_validate(context.node.config["evaluate"]),
-            "device": context.node.settings["cluster"]["device"],
+            "device": device_of(context.node.settings["cluster"]["device"], context.granted.gpus),
             "pair": PAIR_NAMES[context.node.config.get("pair", "next_sentence")],
         },
     )

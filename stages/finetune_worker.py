@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from model.config import BertConfig
@@ -21,6 +22,8 @@ from stages.training_worker import DriverHooks, as_worker
 from stages.vocabulary_files import load_tokenizer
 
 if TYPE_CHECKING:
+    import torch
+
     from model.task_heads import BertForTask
     from stages.training.finetuning import TaskJob, TaskOutcome
     from stages.training.task_examples import TaskExamples
@@ -115,11 +118,33 @@ def finetune_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dic
         if outcome.stopped:
             return {"stopped": True, "step": steps + outcome.step}
         steps += job.train.steps or 0
-        if rank == 0:
-            _keep(plan, scorer, number, job, outcome)
+        _by_rank_0(partial(_keep, plan, scorer, number, job, outcome), rank, device)
     if rank == 0:
         _write(plan, scorer, seeds, watched)
     return {"stopped": False, "step": steps}
+
+
+def _by_rank_0(work: Callable[[], None], rank: int, device: torch.device) -> None:
+    """Have rank 0 do it; when it cannot write, the others do not wait for it at the next step.
+
+    Raises:
+        OSError: on rank 0, of `work`.
+        CheckpointWriteError: on the others, in that case.
+    """
+    from stages.training import distributed
+    from stages.training.saving import CheckpointWriteError
+
+    problem: OSError | None = None
+    if rank == 0:
+        try:
+            work()
+        except OSError as error:
+            problem = error
+    failed, _ = distributed.from_rank_0(problem is not None, {}, device)
+    if problem is not None:
+        raise problem
+    if failed:
+        raise CheckpointWriteError("rank 0 could not write the weights of a seed")
 
 
 def _examples(plan: Plan, which: str) -> TaskExamples:
@@ -191,7 +216,7 @@ def _job(
         head_dropout=given["head_dropout"],
         vocabulary_digest=vocabulary_digest(load_tokenizer(plan.task)),
         config={"keep": given["keep"], "patience": given["patience"]},
-        device="cuda" if plan.use_gpu else plan.settings["cluster"]["device"],
+        device="cuda" if plan.use_gpu else "cpu",
         local_rank=local_rank,
         prefetch_batches=plan.settings["speed"]["prefetch_batches"],
         nonfinite_folder=f"{plan.output.work}/nonfinite/{number}",
@@ -275,11 +300,8 @@ def _write(plan: Plan, scorer: Scorer, seeds: int, watched: TaskExamples) -> Non
     model = new_model(plan, described)
     path = _weights_path(plan.output, chosen)
     set_weights(model, read_tensors(plan.output.fs, path), path)
-    placement = place(
-        "cuda" if plan.use_gpu else plan.settings["cluster"]["device"],
-        plan.config["train"]["precision"],
-        this_machine(),
-    )
+    device = "cuda" if plan.use_gpu else "cpu"
+    placement = place(device, plan.config["train"]["precision"], this_machine())
     outputs = task_outputs(
         model.to(apply(placement)),
         watched,

@@ -26,6 +26,7 @@ from stages.predict_input import Item
 from stages.predict_output import SUFFIXES, merge, open_sink, temporary, writing
 from stages.predict_tally import Tally
 from stages.prediction_rows import Unusable
+from stages.training.device import Machine, this_machine
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,11 +45,10 @@ def run_in_ray(request: Request, rows: Iterable[Item], cluster: ClusterConfig) -
     Raises:
         UserError, StageError: as of `stages.predict_command.run`.
     """
-    # What is wrong with the model is said before Ray starts.
-    predictor = load(request)
-    made_of = columns(predictor, request)
-    uses_gpu = predictor.device.startswith("cuda")
-    del predictor
+    # What is wrong with the model is said before Ray starts; a GPU is left to those who predict.
+    checked = load(request if request.device == "mps" else replace(request, device="cpu"))
+    made_of = columns(checked, request)
+    del checked
     target = None if request.output is None else request.output.absolute()
     in_parts = target is not None and target.suffix not in SUFFIXES
     suffix = ".jsonl" if target is None or (in_parts and request.as_json) else ".parquet"
@@ -60,7 +60,7 @@ def run_in_ray(request: Request, rows: Iterable[Item], cluster: ClusterConfig) -
     try:
         with nullcontext() if target is None else writing(target):
             parts = list(cut(rows, work))
-        tally = _through(request, parts, suffix, cluster, uses_gpu)
+        tally = _through(request, parts, suffix, cluster)
         try:
             tally.require(request.most_unusable)
         except StageError:
@@ -148,9 +148,31 @@ class PartPredictor:
             return {FAILED: f"{part.name}: {traceback.format_exc()}"}
 
 
-def _through(
-    request: Request, parts: list[Path], suffix: str, config: ClusterConfig, uses_gpu: bool
-) -> Tally:
+def device_of(requested: str, gpus: float, here: Machine | None) -> str:
+    """The device that an actor is told, from the one that was asked for.
+
+    Args:
+        requested: as of `Predictor.load`. Of "cuda:N" the number is left to Ray.
+        gpus: that Ray has for this run.
+        here: what torch finds, where the actors run on this machine.
+
+    Raises:
+        UserError: GPUs are asked for, and Ray has none.
+    """
+    if requested in ("cpu", "mps"):
+        return requested
+    if requested == "auto":
+        seen = here is None or here.cuda_devices > 0
+        return "cuda" if gpus >= 1 and seen else "cpu"
+    if gpus < 1:
+        raise UserError(
+            f"--device {requested}: Ray has no GPU for this run. Leave --device out, or see "
+            "cluster.num_gpus"
+        )
+    return "cuda"
+
+
+def _through(request: Request, parts: list[Path], suffix: str, config: ClusterConfig) -> Tally:
     told = replace(request, folder=request.folder.absolute(), words=(), input=None)
     ray = Cluster(config)
     records: dict[str, dict[str, Any]] = {}
@@ -158,6 +180,9 @@ def _through(
         try:
             ray.start()
             room = ray.capacity()
+            here = this_machine() if ray.own else None
+            told = replace(told, device=device_of(request.device, room.gpus, here))
+            uses_gpu = told.device == "cuda"
             actors = int(room.gpus if uses_gpu else room.cpus) or 1
             for record in _records(told, parts, suffix, min(actors, len(parts)), uses_gpu):
                 if FAILED in record:

@@ -157,7 +157,7 @@ def train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[s
         },
         init_from=init_from,
         init_moments=init_moments,
-        device="cuda" if plan.use_gpu else plan.settings["cluster"]["device"],
+        device="cuda" if plan.use_gpu else "cpu",
         local_rank=local_rank,
         prefetch_batches=plan.settings["speed"]["prefetch_batches"],
         validation=Validation(

@@ -21,6 +21,22 @@ from stages.parallel import JobFailed, Record
 POLL_SECONDS = 0.5
 
 
+def device_of(requested: str, gpus: float) -> str:
+    """What to ask for in a task: the CPU where no GPU was granted, though torch may see some.
+
+    Raises:
+        StageError: a GPU is asked for, and none was granted.
+    """
+    if gpus:
+        return requested
+    if requested == "cuda":
+        raise StageError(
+            "cluster.device=cuda: this run may use no GPU. Raise cluster.num_gpus, or set "
+            "cluster.device=auto or cpu"
+        )
+    return "cpu"
+
+
 def run_remote(context: Context, function: str, arguments: Mapping[str, Any]) -> Record:
     """Call `function` ("module:name") with `arguments` in a Ray task; returns its record.
 

@@ -21,9 +21,15 @@ def as_worker(
     Returns:
         Rank 0's outcome. Errors that a person can act on come back as {"failed": text}; the others
         raise.
+
+    Raises:
+        StageError: this worker alone met what a person has to mend, and the others wait for it:
+            raising makes Ray end them all. Started again, each returns what was met.
     """
     import ray.train
 
+    from model.attention import AttentionPathError
+    from pipeline.stage import StageError
     from stages.leaving import training
     from stages.training.checkpoint import CheckpointMismatchError
     from stages.training.nonfinite import NonFiniteError
@@ -34,22 +40,39 @@ def as_worker(
     sender: Sender = config["sender"]
     ranks = ray.train.get_context()
     rank = ranks.get_world_rank()
+    failed = sender.failure()
+    if failed is not None:
+        return {"failed": failed}
     told = f"training worker {rank} is told to end (SIGTERM): saving, and stopping all workers"
     try:
         with training(lambda: sender.leave(told)):
             outcome = train_here(config["plan"], sender, rank, ranks.get_local_rank())
-    except (
-        NonFiniteError, CheckpointMismatchError, CheckpointWriteError, RestoreError, DataError,
-    ) as error:  # fmt: skip
+    except (NonFiniteError, CheckpointMismatchError, CheckpointWriteError, RestoreError) as error:
+        # All ranks raise these, at the same step.
         return {"failed": str(error)}
+    except (AttentionPathError, DataError) as error:
+        failed = str(error)
     except OSError as error:
-        # Started again it would fill the disk again; on another rank, rank 0 would wait for it.
-        if rank == 0 and full_disk(error):
-            return {"failed": str(error)}
-        raise
+        # Started again it would fill the disk again.
+        if not full_disk(error):
+            raise
+        failed = str(error)
     finally:
         sender.close()
-    return outcome if rank == 0 else None
+    if failed is None:
+        return outcome if rank == 0 else None
+    if ranks.get_world_size() > 1:
+        sender.fail(failed)
+        raise StageError(failed)
+    return {"failed": failed}
+
+
+def torch_of_worker() -> dict[str, Any]:
+    """In a task with a GPU: how many torch can use, and its version."""
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return {"gpus": gpus, "version": torch.__version__}
 
 
 class DriverHooks:

@@ -14,6 +14,7 @@ from typing import Any
 from pipeline.channel import Channel
 from pipeline.stage import Context, Interrupted, StageError
 from stages.nodes import nodes_room, say_if_busy, share_per_worker, watch_room
+from stages.remote import run_remote
 
 MAX_FAILURES = 3
 
@@ -34,19 +35,8 @@ def train_on_workers(
         Interrupted: the run was asked to stop; a checkpoint is written.
         StageError: a worker says what a person has to mend, or GPUs are asked for in vain.
     """
-    cluster = context.node.settings["cluster"]
-    least, most = cluster["train_workers"]
-    use_gpu = cluster["device"] != "cpu" and context.granted.gpus >= least
-    if cluster["device"] == "cuda" and not use_gpu:
-        raise StageError(
-            f"cluster.device=cuda: {least} workers need as many GPUs, this run may use "
-            f"{context.granted.gpus:g}. Lower cluster.train_workers or set cluster.device=cpu"
-        )
-    elif cluster["device"] == "auto" and context.granted.gpus and not use_gpu:
-        context.progress.note(
-            f"{least} workers and {context.granted.gpus:g} GPUs: training on CPUs. Lower "
-            "cluster.train_workers to train on GPUs"
-        )
+    least, most = context.node.settings["cluster"]["train_workers"]
+    use_gpu = _uses_gpus(context, least)
     reached, vain = 0, 0
     for round_ in itertools.count():
         stopped_at = _fit(context, worker, plan, (least, most), use_gpu, round_)
@@ -63,6 +53,38 @@ def train_on_workers(
             f"{stopped_at:,}"
         )
     raise Interrupted("training was asked to stop; its checkpoint is written")
+
+
+def _uses_gpus(context: Context, workers: int) -> bool:
+    """Whether to train on GPUs; a person is told where some are left unused.
+
+    Raises:
+        StageError: they are asked for in vain.
+    """
+    device, granted = context.node.settings["cluster"]["device"], context.granted.gpus
+    if device == "cpu" or (device == "auto" and not granted):
+        return False
+    if granted < workers:
+        if device == "cuda":
+            raise StageError(
+                f"cluster.device=cuda: {workers} workers need as many GPUs, this run may use "
+                f"{granted:g}. Lower cluster.train_workers or set cluster.device=cpu"
+            )
+        context.progress.note(
+            f"{workers} workers and {granted:g} GPUs: training on CPUs. Lower "
+            "cluster.train_workers to train on GPUs"
+        )
+        return False
+    # Ray counts what the machine has. Asked before NCCL starts, which says less.
+    torch = run_remote(context, "stages.training_worker:torch_of_worker", {})
+    if torch["gpus"]:
+        return True
+    found = f"torch {torch['version']} sees no GPU in a process that was given one"
+    advice = "install a build of torch for CUDA, or a driver that is new enough for it"
+    if device == "cuda":
+        raise StageError(f"cluster.device=cuda: {found}. {advice}, or set cluster.device=cpu")
+    context.progress.note(f"{found}: training on CPUs. To train on GPUs, {advice}")
+    return False
 
 
 def _fit(

@@ -50,8 +50,11 @@ class RayByHand:
         self.session = Path(tempfile.mkdtemp(prefix="clz", dir="/tmp"))
         self.nodes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, cpus: int) -> None:
-        """Start one more node and wait for it; the first is the head."""
+    def start(self, cpus: int, gpus: int = 0) -> None:
+        """Start one more node and wait for it; the first is the head.
+
+        Ray takes our word for its GPUs.
+        """
         if self.nodes:
             words = ["--address", self.address]
         else:
@@ -63,7 +66,8 @@ class RayByHand:
         node = subprocess.Popen(
             [
                 *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words),
-                *("--num-cpus", str(cpus), "--object-store-memory", "100000000"),
+                *("--num-cpus", str(cpus), "--num-gpus", str(gpus)),
+                *("--object-store-memory", "100000000"),
                 *("--min-worker-port", "0", "--max-worker-port", "0"),
                 *("--dashboard-agent-listen-port", "0", "--disable-usage-stats"),
             ],

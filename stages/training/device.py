@@ -107,11 +107,14 @@ def place(requested: str, precision: Precision, machine: Machine, local_rank: in
 
 
 def apply(placement: Placement) -> torch.device:
-    """Set the process up for a placement: the current GPU, TF32, malloc. Returns the device."""
+    """Set the process up for a placement: the GPU, TF32, attention, malloc. Returns the device."""
     device = torch.device(placement.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
         torch.set_float32_matmul_precision("high" if placement.tf32 else "highest")
+        # From Hopper on, padded attention would go to cuDNN, which plans each new (rows, length)
+        # for about a second, and micro-batches of text are seldom alike.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     if device.type == "cpu":
         keep_freed_memory()
     return device

@@ -148,6 +148,8 @@ class Saver:
     def finish(self, required: bool) -> None:
         """Wait for the last save; when it failed, try it again, for the run is not to end yet.
 
+        Called on every rank, at the same step.
+
         Args:
             required: the run was stopped and this checkpoint is all that is left of it.
 
@@ -159,9 +161,13 @@ class Saver:
         while required and self._failures and self._error is None:
             self._begin()
             self._settle()
-        if self._error is not None:
-            if required:
-                raise self._error
+        if required:
+            # The other ranks must not wait at the next step for one that ends here.
+            device = next(self._model.parameters()).device
+            failed, _ = distributed.from_rank_0(self._error is not None, {}, device)
+            if failed:
+                self.fail()
+        elif self._error is not None:
             self._hooks.notice(str(self._error))
 
     def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

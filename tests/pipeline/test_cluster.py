@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pipeline import cluster, ray_address
-from pipeline.capacity import visible_gpus
+from pipeline.capacity import listed_gpus, visible_gpus
 from pipeline.cluster import Cluster, short_temporary_folder, stage_code
 from pipeline.config import ClusterConfig
 from pipeline.ray_address import find_address
@@ -89,6 +89,15 @@ def test_capacity_of_the_machine_needs_no_ray() -> None:
 def test_gpus_are_counted_as_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert visible_gpus() == 0
+
+
+def test_gpus_as_the_driver_lists_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert listed_gpus() == 0
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA RTX A2000 (UUID: GPU-1)'\necho 'GPU 1: x'\n")
+    tool.chmod(0o755)
+    assert listed_gpus() == 2
 
 
 def test_a_long_temporary_folder_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
