@@ -1,7 +1,7 @@
 # Two commands from a fresh clone: `make demo` and `make test`. Both make .venv when it is not there.
 #
 #   make demo              the whole pipeline on real text, with the default config
-#   make test              the test suite (RUN="tests/model -k seed" for a part of it)
+#   make test              the test suite (RUN="tests/model -k seed" for a part of it, JOBS=0 for one process)
 #   make check             ruff, mypy and the import rules
 #   make ui                the MLflow UI on loopback
 #   make TORCH=cpu demo    PyTorch's CPU build, where pip would take CUDA's
@@ -16,6 +16,8 @@ SHELL := /bin/sh
 PYTHON ?=
 TORCH ?=
 RUN ?=
+# Much of the suite waits for Ray to start: two at once take two cores.
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -29,7 +31,7 @@ demo: $(VENV)/.run
 	@$(BIN)/clozeline run
 
 test: $(VENV)/.test
-	@$(BIN)/python -m pytest $(RUN)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(RUN)
 
 check: $(VENV)/.check
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

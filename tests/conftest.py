@@ -15,6 +15,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from filelock import FileLock
 
 from tests.ray_by_hand import RayByHand
 
@@ -71,31 +72,53 @@ SMALL = (
 """Overrides of a run that takes seconds a stage."""
 
 
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that `make` fills, once for all processes that share the tests."""
+    base = factory.getbasetemp()
+    # Each process of pytest-xdist has a folder of its own in that of the whole suite.
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    folder, whole = base / name, base / f"{name}-is-whole"
+    with FileLock(base / f"{name}.lock"):
+        if not whole.exists():
+            # What failed is made again, and where it stays: a run's database has its path.
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            whole.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two files of documents, 240 in all."""
-    folder = tmp_path_factory.mktemp("corpus")
-    write_sentences(folder / "a.txt", documents(150))
-    write_sentences(folder / "b.txt", documents(90, first=150))
-    return folder
+
+    def make(folder: Path) -> None:
+        write_sentences(folder / "a.txt", documents(150))
+        write_sentences(folder / "b.txt", documents(90, first=150))
+
+    return made_once(tmp_path_factory, "corpus", make)
 
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow's database without a run: making its tables takes seconds, so they are made once."""
+    return made_once(tmp_path_factory, "mlflow", _make_database) / "mlflow.db"
+
+
+def _make_database(folder: Path) -> None:
     from pipeline.mlflow_writer import import_mlflow
 
     import_mlflow()
     from mlflow.tracking import MlflowClient
 
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    path = folder / "mlflow.db"
     # Without our own tracking, which gives a slow machine up after a while.
     MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA foreign_keys = OFF")
         # MLflow makes an experiment of its own.
         connection.execute("DELETE FROM experiments")
-    return path
 
 
 @pytest.fixture
@@ -137,7 +160,11 @@ class Line:
     """The whole line, run once for all tests that only look at it, or start from a copy of it."""
 
     folder: Path
-    output: str
+
+    @property
+    def output(self) -> str:
+        """What the run printed."""
+        return (self.folder / "output.txt").read_text("utf-8")
 
     @property
     def store(self) -> Path:
@@ -151,9 +178,12 @@ class Line:
 @pytest.fixture(scope="session")
 def line(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Line:
     """With a Ray and a database of its own, as a person's first run has them."""
-    folder = tmp_path_factory.mktemp("line")
-    done = runner(corpus, folder)("run")
-    return Line(folder, done.stdout + done.stderr)
+
+    def make(folder: Path) -> None:
+        done = runner(corpus, folder)("run")
+        (folder / "output.txt").write_text(done.stdout + done.stderr, "utf-8")
+
+    return Line(made_once(tmp_path_factory, "line", make))
 
 
 VARIED = ("vocab.from=vocab.txt", "objective=sentence_order", "train.length_bins=4")
@@ -171,16 +201,19 @@ def varied(
 
     No special token of the vocabulary is where BERT has it; [PAD] is the last of all.
     """
-    folder = tmp_path_factory.mktemp("varied")
-    (trained,) = line.store.glob("vocab/*/*/vocab.txt")
-    ordinary = trained.read_text("utf-8").splitlines()[5:]
-    vocab = ["[MASK]", *ordinary[:40], "[SEP]", "[UNK]", *ordinary[40:], "[CLS]", "[PAD]"]
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocab), "utf-8")
-    after = ["vocab", "pairs", "mask", "pretrain", "evaluate", "export"]
-    line.copy(folder / "runs/store", without=after)
-    shutil.copyfile(database, folder / "runs/mlflow.db")
-    done = runner(corpus, folder, shared_ray)("run", *VARIED, "train.steps=20")
-    return Line(folder, done.stdout + done.stderr)
+
+    def make(folder: Path) -> None:
+        (trained,) = line.store.glob("vocab/*/*/vocab.txt")
+        ordinary = trained.read_text("utf-8").splitlines()[5:]
+        vocab = ["[MASK]", *ordinary[:40], "[SEP]", "[UNK]", *ordinary[40:], "[CLS]", "[PAD]"]
+        (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in vocab), "utf-8")
+        after = ["vocab", "pairs", "mask", "pretrain", "evaluate", "export"]
+        line.copy(folder / "runs/store", without=after)
+        shutil.copyfile(database, folder / "runs/mlflow.db")
+        done = runner(corpus, folder, shared_ray)("run", *VARIED, "train.steps=20")
+        (folder / "output.txt").write_text(done.stdout + done.stderr, "utf-8")
+
+    return Line(made_once(tmp_path_factory, "varied", make))
 
 
 def runner(corpus: Path, folder: Path, ray: RayByHand | None = None) -> Run:
