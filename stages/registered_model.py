@@ -70,7 +70,7 @@ def registered_model(
     """A model for `pipeline.stage.Result.model`.
 
     Args:
-        name: of the task; "export" for a pretrained model. It is registered as `clozeline-NAME`.
+        name: of the task; "pretrained" for a pretrained model. Registered as `clozeline-NAME`.
         objective: one of the four, or `PRETRAINED`.
         pairs: whether `text_b` is needed.
         example: rows; made-up ones without.

@@ -10,7 +10,6 @@ from stages.text.tokenizer_files import VOCAB_FILE, read_vocab
 from stages.text.wordpiece import Tokenizer
 from stages.text.words import Normalisation
 
-TOKENIZER_CONFIG = "tokenizer_config.json"
 SETTINGS = "normalisation.json"
 DIGEST_KEY = b"clozeline.vocabulary"
 """Key in the schema metadata of pairs and masks: the digest of the vocabulary of their ids."""

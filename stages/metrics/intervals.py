@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,40 +58,6 @@ def ratio_interval(
     squares = np.square(sums - ratio * counts).sum() * documents / (documents - 1)
     half = t.ppf((1 + confidence) / 2, documents - 1) * math.sqrt(squares) / whole
     return Interval(float(ratio - half), float(ratio + half), confidence)
-
-
-def bootstrap(
-    figure: Callable[[NDArray[np.int64]], float | None],
-    rows: int,
-    generator: np.random.Generator,
-    resamples: int = 1000,
-    confidence: float = 0.95,
-) -> Interval | None:
-    """The percentile interval of any figure, over rows drawn with replacement (Efron 1979).
-
-    It covers the choice of the evaluation rows, not that of the seed: see `over_seeds`.
-
-    Args:
-        figure: of the rows with these indices, int64[N] with repetitions; None where undefined.
-        rows: N. What belongs together (a sentence's entities) must be one row.
-        generator: the same state gives the same interval.
-        resamples: how often rows are drawn.
-        confidence: share of the resamples inside.
-
-    Returns:
-        None where the figure was undefined on more than one resample in ten: too few rows.
-
-    Raises:
-        ValueError: no rows or no resamples.
-    """
-    if rows < 1 or resamples < 1:
-        raise ValueError(f"{resamples} resamples of {rows} rows: at least one of each is needed")
-    drawn = [figure(generator.integers(rows, size=rows)) for _ in range(resamples)]
-    known = [value for value in drawn if value is not None]
-    if len(known) < 0.9 * resamples:
-        return None
-    low, high = np.quantile(known, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Interval(float(low), float(high), confidence)
 
 
 @dataclass(frozen=True)

@@ -77,12 +77,6 @@ def tables_json(tables: Sequence[Table]) -> str:
     return json.dumps([asdict(table) for table in tables], ensure_ascii=False, indent=1)
 
 
-def confusion_json(matrix: NDArray[np.int64], classes: Sequence[str]) -> str:
-    """{"classes": names, "matrix": rows of gold, columns of predicted}."""
-    value = {"classes": list(classes), "matrix": matrix.tolist()}
-    return json.dumps(value, ensure_ascii=False)
-
-
 def page(
     title: str,
     tables: Sequence[Table],

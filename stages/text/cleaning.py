@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stages.text.buffers import Bytes, Offsets, text_array, text_buffer
 from stages.text.characters import multi_bytes, single_bytes
@@ -161,12 +160,3 @@ def _delete(data: Bytes, offsets: Offsets) -> tuple[Bytes, Offsets]:
     keep = data != 0
     deleted = np.flatnonzero(~keep)
     return data[keep], offsets - np.searchsorted(deleted, offsets)
-
-
-def long_enough(texts: pa.Array, min_characters: int) -> tuple[pa.BooleanArray, dict[str, int]]:
-    """Which cleaned texts stay, and how many do not: "empty" and "too_short" (in characters)."""
-    lengths = pc.utf8_length(texts)
-    empty = pc.sum(pc.equal(lengths, 0)).as_py() or 0
-    keep = pc.greater_equal(lengths, max(min_characters, 1))
-    dropped = len(texts) - (pc.sum(keep).as_py() or 0)
-    return keep, {"empty": empty, "too_short": dropped - empty}

@@ -23,9 +23,6 @@ import pyarrow as pa
 from stages.text.buffers import text_buffer
 from stages.text.examples import EXAMPLES_A_REASON, Example
 
-DISTRIBUTION = "py3langid"
-"""Whose version changes a result: its wheel holds the model."""
-
 BEGINNING_BYTES, MIDDLE_BYTES = 1_000, 500
 """What is looked at of a longer text: a title or a licence may be in another language."""
 

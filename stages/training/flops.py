@@ -42,20 +42,15 @@ def model_flops(
     return float(encoder + attention + vocabulary_head + pair_head)
 
 
-def model_flops_utilisation(
-    flops: float, seconds: float, devices: int, peak: float | None
-) -> float | None:
-    """MFU: the share of the devices' peak that went into the model; None without a peak.
+def model_flops_utilisation(flops: float, seconds: float, peak: float) -> float:
+    """MFU: the share of the devices' peak that went into the model.
 
     Args:
         flops: `model_flops` of all devices' work.
         seconds: in which it was done.
-        devices: that did it.
-        peak: FLOP/s of one device, of `peak_flops`.
+        peak: FLOP/s of all devices, of `peak_flops`.
     """
-    if peak is None or seconds <= 0.0:
-        return None
-    return flops / (seconds * devices * peak)
+    return flops / (seconds * peak)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from model.attention import choose_path
 from model.config import BertConfig
 from stages.training.device import Precision
-from stages.training.flops import model_flops
+from stages.training.flops import model_flops, model_flops_utilisation
 from stages.training.job import Rounding
 
 
@@ -132,7 +132,7 @@ class Meter:
             "train/data_wait_share": self._waited / seconds,
         }
         if self._peak is not None:
-            figures["train/mfu"] = self._flops / (seconds * self._peak)
+            figures["train/mfu"] = model_flops_utilisation(self._flops, seconds, self._peak)
         self._restart()
         return figures
 

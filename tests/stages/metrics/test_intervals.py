@@ -1,4 +1,4 @@
-"""Intervals: published examples, plain twins, SciPy's own bootstrap, and the edges."""
+"""Intervals: published examples, plain twins, and the edges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from stages.metrics.intervals import bootstrap, over_seeds, ratio_interval, welch, wilson
+from stages.metrics.intervals import over_seeds, ratio_interval, welch, wilson
 from tests.oracle import plain_metrics as plain
 
 Z = 1.959963984540054
@@ -82,35 +82,6 @@ def test_seeds() -> None:
             over_seeds(values)
     with pytest.raises(ValueError, match="1 and 2 seeds"):
         welch([0.5], [0.5, 0.6])
-
-
-def test_bootstrap_equals_scipys() -> None:
-    values = np.random.default_rng(1).gamma(2.0, size=80)
-    ours = bootstrap(lambda rows: float(values[rows].mean()), 80, np.random.default_rng(2), 4000)
-    theirs = stats.bootstrap(
-        (values,), np.mean, method="percentile", n_resamples=4000, rng=np.random.default_rng(3)
-    ).confidence_interval
-    assert ours is not None
-    width = theirs.high - theirs.low
-    assert ours.low == pytest.approx(theirs.low, abs=0.05 * width)
-    assert ours.high == pytest.approx(theirs.high, abs=0.05 * width)
-
-
-def test_bootstrap_is_drawn_from_the_generator_alone() -> None:
-    values = np.arange(50.0)
-
-    def once(seed: int) -> object:
-        generator = np.random.default_rng(seed)
-        return bootstrap(lambda rows: float(values[rows].mean()), 50, generator, 50)
-
-    assert once(3) == once(3) != once(4)
-
-
-def test_bootstrap_of_what_is_mostly_undefined() -> None:
-    draws = iter([None, 1.0, None, 1.0])
-    assert bootstrap(lambda _: next(draws), 3, np.random.default_rng(1), 4) is None
-    with pytest.raises(ValueError, match="at least one"):
-        bootstrap(lambda _: 0.0, 0, np.random.default_rng(1))
 
 
 def test_wilson_of_nothing() -> None:

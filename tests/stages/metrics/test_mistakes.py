@@ -120,10 +120,6 @@ def test_a_page_holds_every_number_and_escapes_text() -> None:
 
 def test_json_and_tables_give_the_same_numbers() -> None:
     matrix = confusion([0, 1, 1], [1, 1, 0], 2)
-    assert json.loads(report.confusion_json(matrix, NAMES[:2])) == {
-        "classes": ["no", "yes"],
-        "matrix": [[0, 1], [1, 1]],
-    }
     table = report.confusion_table(matrix, NAMES[:2])
     assert json.loads(report.tables_json([table]))[0]["rows"] == [["no", 0, 1], ["yes", 1, 1]]
     assert report.most_confused(matrix, NAMES[:2]).rows == [

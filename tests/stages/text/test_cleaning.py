@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stages.text import cleaning
 from stages.text.buffers import text_buffer
-from stages.text.cleaning import CleaningOptions, clean, long_enough
+from stages.text.cleaning import CleaningOptions, clean
 from stages.text.composing import nfc_candidates
 from tests.oracle import plain_cleaning
 from tests.oracle.real_text import FILES, corpora, paragraphs
@@ -269,12 +269,6 @@ def test_chinese_lines_join_without_a_space() -> None:
         "無稽崖青埂峰下經過，忽見一大塊石上字跡分明，編述歷歷．空空道人乃從頭一看．",
         "無材可去補蒼天，枉入紅塵若許年．",
     ]
-
-
-def test_long_enough_counts_characters_and_tells_empty_from_short() -> None:
-    keep, counts = long_enough(pa.array(["", "日本", "日本語", "abcd"]), 3)
-    assert keep.to_pylist() == [False, False, True, True]
-    assert counts == {"empty": 1, "too_short": 1}
 
 
 def test_empty_and_sliced_columns() -> None:
