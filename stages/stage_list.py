@@ -30,7 +30,7 @@ TOKENS = (
 
 SHARD = Stage(
     name="shard",
-    version=2,
+    version=3,
     run="stages.shard:run",
     modules=(
         "stages.near_duplicates",

@@ -210,7 +210,7 @@ class _Writer:
 
 def _tidy(text: str) -> str:
     text = _QUOTED_LINE.sub(_without_quotes, _SWITCH.sub("", text))
-    text = _BRACKETS.sub("", _TABLE_LINE.sub("", text))
+    text = _without_pairs(_BRACKETS.sub("", _TABLE_LINE.sub("", text)))
     text = _BLANKS.sub(" ", text)
     for pattern, instead in (
         (_EMPTY_PARENTHESES, ""),
@@ -220,6 +220,19 @@ def _tidy(text: str) -> str:
     ):
         text = pattern.sub(instead, text)
     return text
+
+
+def _without_pairs(text: str) -> str:
+    """Without those marks that came to stand together when others between them were taken out."""
+    if not any(bracket * 2 in text for bracket in "[]{}"):
+        return text
+    kept: list[str] = []
+    for character in text:
+        if character in "[]{}" and kept and kept[-1] == character:
+            kept.pop()
+        else:
+            kept.append(character)
+    return "".join(kept)
 
 
 def _without_quotes(line: re.Match[str]) -> str:

@@ -38,6 +38,7 @@ from stages.text.wikicode import HIDDEN_NAMESPACES, UnparsableMarkup, plain_text
         ("<blockquote>Said.</blockquote>__NOTOC__\n<gallery>\na.jpg|b\n</gallery>End",
          "Said.\n\nEnd"),
         ("Left {{open\nand [[open\nand ''open <ref>open", "Left open\nand open\nand open open"),
+        ("a [[|}[[|} b{[{{[{c", "a bc"),
         ("{{only|templates}}\n[[Category:Empty]]\n* list", ""),
     ],
 )  # fmt: skip
