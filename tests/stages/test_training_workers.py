@@ -161,16 +161,60 @@ except (OSError, CheckpointWriteError) as error:
 """
 
 
+FINISH = """
+import sys
+
+import torch
+import torch.distributed as dist
+from pyarrow.fs import LocalFileSystem
+
+from stages.training import checkpoint
+from stages.training.job import NoHooks, TrainConfig
+from stages.training.saving import CheckpointWriteError, Saver
+
+
+class Job:
+    fingerprint = vocabulary_digest = ""
+    group, attempt, train = "train", "one", TrainConfig(steps=1, global_batch_size=1, learning_rate=1e-3)
+    checkpoint_filesystem = LocalFileSystem()
+
+    def described(self):
+        return {}
+
+
+rank, folder, fails = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "fails"
+dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+Job.checkpoint_folder = f"{folder}/by-0"
+if fails and rank == 0:
+    # A file where the folder would be.
+    open(Job.checkpoint_folder, "w").close()
+model = torch.nn.Linear(2, 2)
+saver = Saver(Job(), NoHooks(), model, torch.optim.AdamW(model.parameters()), {})
+saver.save(1, (0, 0), 0, {})
+try:
+    saver.finish(required=True)
+    print("goes on")
+except CheckpointWriteError as error:
+    print(type(error).__name__)
+"""
+
+
 @pytest.mark.parametrize(
-    ("how", "said"),
-    [("fails", ["OSError", "CheckpointWriteError"]), ("works", ["goes on", "goes on"])],
+    ("code", "how", "said"),
+    [
+        (RANK, "fails", ["OSError", "CheckpointWriteError"]),
+        (RANK, "works", ["goes on", "goes on"]),
+        (FINISH, "fails", ["CheckpointWriteError", "CheckpointWriteError"]),
+        (FINISH, "works", ["goes on", "goes on"]),
+    ],
+    ids=["seed-fails", "seed-works", "checkpoint-fails", "checkpoint-works"],
 )
 def test_no_worker_waits_for_one_that_cannot_write(
-    how: str, said: list[str], tmp_path: Path
+    code: str, how: str, said: list[str], tmp_path: Path
 ) -> None:
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(tmp_path), how],
+            [sys.executable, "-c", code, str(rank), str(tmp_path), how],
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             text=True,
