@@ -175,7 +175,8 @@ from stages.training.saving import CheckpointWriteError, Saver
 
 class Job:
     fingerprint = vocabulary_digest = ""
-    group, attempt, train = "train", "one", TrainConfig(steps=1, global_batch_size=1, learning_rate=1e-3)
+    group, attempt = "train", "one"
+    train = TrainConfig(steps=1, global_batch_size=1, learning_rate=1e-3)
     checkpoint_filesystem = LocalFileSystem()
 
     def described(self):
