@@ -41,7 +41,7 @@ Workers = Annotated[int, Field(ge=1)]
 
 
 class ClusterConfig(Group):
-    """Where the work runs. Never changes a result."""
+    """Where the work runs. Changes no data; in training the last bits, and what dropout draws."""
 
     address: str | None = Field(
         None,
