@@ -70,7 +70,7 @@ class Said(NoHooks):
         self.losses: list[float] = []
         self.began = self.ended = now()
 
-    def planned(self, steps: int) -> None:
+    def planned(self, steps: int, done: int) -> None:
         """The next thing is the first step."""
         self.began = now()
 

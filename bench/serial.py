@@ -28,7 +28,13 @@ from stages.catalog import CATALOG
 from stages.config import Config
 from stages.stage_list import MASK, PAIRS, SHARD
 
-STEPS = ("shard", "pairs/128", "mask/128", "mask/128-heldout")
+
+def steps_of(length: int) -> tuple[str, ...]:
+    """The nodes that make rows of at most `length` tokens."""
+    return ("shard", f"pairs/{length}", f"mask/{length}", f"mask/{length}-heldout")
+
+
+STEPS = steps_of(128)
 FINGERPRINT = "0" * 64
 
 
@@ -111,9 +117,13 @@ class Chain:
         folder: an empty one, for the store.
         vocab_file: a vocab.txt.
         more: further overrides.
+        length: of rows; as `more` say, where they say it.
     """
 
-    def __init__(self, corpus: Path, folder: Path, vocab_file: Path, *more: str) -> None:
+    def __init__(
+        self, corpus: Path, folder: Path, vocab_file: Path, *more: str, length: int = 128
+    ) -> None:
+        self._steps = steps_of(length)
         config = config_of(overrides(corpus, folder, *more))
         self._store = Store(str(folder))
         nodes = with_given_vocabulary(CATALOG.nodes(config), vocab_file)
@@ -126,11 +136,13 @@ class Chain:
         made = {"vocab": self._vocab}
         seconds: dict[str, float] = {}
         with without_ray():
-            for name in STEPS:
+            for name in self._steps:
                 began = time.perf_counter()
                 made[name] = _make(self._nodes[name], self._store, made)
                 seconds[name] = time.perf_counter() - began
-        tokens = sum(made[name].figures["tokens"] for name in STEPS if name.startswith("mask"))
+        tokens = sum(
+            made[name].figures["tokens"] for name in self._steps if name.startswith("mask")
+        )
         digests = {name: artifact.output_digest for name, artifact in made.items()}
         return Prepared(seconds, tokens, digests)
 

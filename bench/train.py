@@ -20,6 +20,7 @@ from typing import Any
 
 from bench.machine import describe, sentence
 from bench.processes import call
+from bench.train_examples import fitting
 from bench.train_report import lines
 from bench.train_settings import PARTS, TrainSettings
 from pipeline.stage import StageError, UserError
@@ -77,7 +78,13 @@ def device_here() -> str:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Those of `python -m bench.train`, which `clozeline bench train` has too."""
     add = parser.add_argument
-    add("--examples", metavar="FILE", help="Parquet file of masked rows (random ones)")
+    add(
+        "--examples",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="Parquet file of masked rows (random ones); again for rows of another length",
+    )
     add("--entries", type=int, metavar="N", help="of the vocabulary, where the file has no size")
     add("--rows", type=int, metavar="N", help="of a step (64 on CPUs)")
     add("--steps", type=int, metavar="N", help="of a round")
@@ -88,10 +95,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--full", action="store_true", help="random rows without any padding")
 
 
-def settings_of(options: argparse.Namespace, examples: str) -> TrainSettings:
+def settings_of(options: argparse.Namespace, examples: Sequence[str]) -> TrainSettings:
     """The settings that options say."""
     return TrainSettings(
-        examples=examples,
+        examples=tuple(examples),
         entries=options.entries,
         rounds=options.rounds,
         rows=options.rows,
@@ -119,12 +126,20 @@ def checked(parts: Sequence[str], settings: TrainSettings) -> list[str]:
         raise UserError("bench train: rounds, rows, steps, threads and entries must be above 0")
     if not 0.0 <= settings.dropout < 1.0:
         raise UserError(f"bench train: --dropout must lie in [0, 1), not {settings.dropout:g}")
-    if settings.examples and not Path(settings.examples).exists():
-        raise UserError(f"bench train: {settings.examples} does not exist")
+    for file in settings.examples:
+        if not Path(file).exists():
+            raise UserError(f"bench train: {file} does not exist")
     if "ladder" in parts and settings.device == "cpu":
         raise UserError("bench train: the ladder needs a GPU, and torch sees none here")
     usual = PARTS if settings.device == "cuda" else PARTS[:2]
-    return [part for part in PARTS if part in (parts or usual)]
+    wanted = [part for part in PARTS if part in (parts or usual)]
+    if settings.examples:
+        for length in settings.lengths(wanted):
+            try:
+                fitting(settings.examples, length)
+            except (OSError, ValueError) as error:
+                raise UserError(f"bench train: {error}") from None
+    return wanted
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -138,7 +153,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     try:
         with tempfile.TemporaryDirectory(prefix="clozeline-bench-") as folder:
-            settings = settings_of(options, options.examples or "")
+            settings = settings_of(options, options.examples)
             run(options.parts, settings, Path(folder), options.json)
     except (UserError, StageError) as error:
         print(error, file=sys.stderr)

@@ -25,14 +25,18 @@ def run(parts: Sequence[str], options: argparse.Namespace) -> None:
         UserError: options that make no sense.
         StageError: a measurement failed.
     """
-    settings = settings_of(options, options.examples or "")
-    checked(parts, settings)
+    settings = settings_of(options, options.examples)
+    wanted = checked(parts, settings)
     if options.work:
         Path(options.work).mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="clozeline-bench-", dir=options.work)).resolve()
     try:
         if not settings.examples:
-            settings = dataclasses.replace(settings, examples=_make(options, folder))
+            # Saved to be measured elsewhere, they are of the length that was asked for.
+            saves = options.save_examples is not None
+            lengths = [options.length] if saves else settings.lengths(wanted)
+            files = tuple(_make(options, folder, lengths))
+            settings = dataclasses.replace(settings, examples=files)
         if not options.save_examples:
             measure(parts, settings, folder, options.json)
     finally:
@@ -42,7 +46,7 @@ def run(parts: Sequence[str], options: argparse.Namespace) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _make(options: argparse.Namespace, folder: Path) -> str:
+def _make(options: argparse.Namespace, folder: Path, lengths: Sequence[int]) -> list[str]:
     for path in (*options.corpus, *filter(None, [options.vocab])):
         if not Path(path).exists():
             raise UserError(f"bench train: {path} does not exist")
@@ -53,11 +57,16 @@ def _make(options: argparse.Namespace, folder: Path) -> str:
         text_field=options.text_field,
         base_megabytes=options.base_megabytes,
     )
-    file = str(Path(options.save_examples or folder / "examples.parquet").resolve())
+    saved = Path(options.save_examples) if options.save_examples else None
+    files = {
+        length: str((saved or folder / f"rows-{length}.parquet").resolve()) for length in lengths
+    }
     print("bench: examples...", file=sys.stderr, flush=True)
-    made = call("bench.train_data:make", {"settings": asdict(of_text), "file": file}, folder)
-    print(
-        f"bench: {made['rows']:,} rows of at most 128 of {made['entries']:,} pieces",
-        file=sys.stderr,
-    )
-    return file
+    argument = {"settings": asdict(of_text), "files": list(files.items())}
+    made = call("bench.train_data:make", argument, folder)
+    for length, rows in made["rows"]:
+        print(
+            f"bench: {rows:,} rows of at most {length} of {made['entries']:,} pieces",
+            file=sys.stderr,
+        )
+    return list(files.values())

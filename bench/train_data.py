@@ -13,23 +13,25 @@ from bench.settings import Settings
 from bench.train_examples import save
 from stages.text.tokenizer_files import read_vocab
 
-LENGTH = 128
-
 
 def make(argument: Mapping[str, Any]) -> dict[str, Any]:
-    """Text to masked rows of `LENGTH` in one file: `argument["file"]`.
+    """Text to masked rows, of each length in a file of their own.
 
     Args:
-        argument: "settings" of `bench.settings`, and "file".
+        argument: "settings" of `bench.settings`, and "files": a list of [length, file].
+
+    Returns:
+        "rows": a list of [length, rows]; and "entries", the size of the vocabulary.
     """
     settings = Settings.from_json(json.dumps(argument["settings"]))
     prepared = parts.prepare(argument["settings"])
     share = validation_share(prepared["documents"], prepared["megabytes"] * 1e6)
-    store = settings.folder / "store"
-    made = Chain(
-        settings.documents, store, settings.vocab_file, f"corpus.validation_share={share}"
-    )()
-    shards = sorted((store / "mask" / str(LENGTH)).rglob("train-*.parquet"))
     entries = len(read_vocab(settings.vocab_file.read_bytes()))
-    rows = save(shards, entries, Path(argument["file"]))
-    return {"rows": rows, "tokens": made.tokens, "entries": entries}
+    rows = []
+    for length, file in argument["files"]:
+        store = settings.folder / f"store-{length}"
+        words = (f"corpus.validation_share={share}", f"pairs.max_seq_length={length}")
+        Chain(settings.documents, store, settings.vocab_file, *words, length=length)()
+        shards = sorted((store / "mask" / str(length)).rglob("train-*.parquet"))
+        rows.append([length, save(shards, entries, Path(file))])
+    return {"rows": rows, "entries": entries}

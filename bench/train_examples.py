@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
@@ -54,6 +55,27 @@ def load(path: Path, max_length: int, entries: int | None = None) -> tuple[Examp
         filesystem, read_index(filesystem, [str(path)]), Limits(size, max_length), keep=1
     )
     return concatenate([groups.get(number) for number in range(len(groups))]), size
+
+
+def fitting(files: Sequence[str], length: int) -> Path:
+    """The file whose rows are made for `length`: none is longer, and some are nearly as long.
+
+    Rows of at most 128 would say nothing of a model at 512: three quarters would be padding.
+
+    Raises:
+        ValueError: no file is.
+    """
+    longest = {}
+    for file in files:
+        column = pq.read_table(file, columns=["input_ids"])["input_ids"]
+        longest[file] = pc.max(pc.list_value_length(column)).as_py() or 0
+        if 0.75 * length <= longest[file] <= length:
+            return Path(file)
+    found = ", ".join(f"{file} of at most {most}" for file, most in longest.items())
+    raise ValueError(
+        f"no file holds rows of up to {length} tokens ({found}): give one more --examples; "
+        f"clozeline bench train --length {length} --save-examples FILE makes it"
+    )
 
 
 def random(rows: int, max_length: int, entries: int, seed: int, full: bool = False) -> Examples:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 
 from bench import train_processes
 from bench.rounds import Times, alternate
-from bench.train_examples import load, random
+from bench.train_examples import fitting, load, random
 from bench.train_settings import LADDER, RUNGS, Shape, Switches, TrainSettings
 from bench.train_sides import Ours, Side, Theirs, rows_of
 from model.config import SIZES, BertConfig
@@ -196,7 +195,8 @@ def _data(
 ) -> tuple[BertConfig, Examples]:
     entries = settings.entries or ENTRIES
     if settings.examples:
-        examples, entries = load(Path(settings.examples), shape.length, settings.entries)
+        file = fitting(settings.examples, shape.length)
+        examples, entries = load(file, shape.length, settings.entries)
     else:
         examples = random(RANDOM_ROWS, shape.length, entries, seed=1, full=settings.full)
     config = BertConfig(vocab_size=entries, **SIZES[shape.size])  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,7 +70,7 @@ class TrainSettings:
     """A whole measurement.
 
     Attributes:
-        examples: Parquet file of masked rows; "": random rows.
+        examples: Parquet files of masked rows, of each length one; none: random rows.
         entries: size of the vocabulary, where the file does not say it.
         rounds: each side runs so often, in turn.
         rows: of a step; None: the part's own.
@@ -83,7 +83,7 @@ class TrainSettings:
         full: random rows are all of full length, so that nothing is padded on either side.
     """
 
-    examples: str = ""
+    examples: Sequence[str] = ()
     entries: int | None = None
     rounds: int = 5
     rows: int | None = None
@@ -98,6 +98,11 @@ class TrainSettings:
     def shape(self, part: str) -> Shape:
         """What `part` measures here."""
         return self.sized((CPU_SHAPES if self.device == "cpu" else CUDA_SHAPES)[part])
+
+    def lengths(self, parts: Sequence[str]) -> list[int]:
+        """Of the rows that `parts` are measured on."""
+        found = {self.shape(part).length for part in parts if part != "ladder"}
+        return sorted(found | {shape.length for shape in LADDER if "ladder" in parts})
 
     def sized(self, shape: Shape) -> Shape:
         """`shape` with the rows and steps that were asked for."""

@@ -11,7 +11,7 @@ import torch
 
 from bench.learning_overlap import overlap
 from bench.train import checked, main
-from bench.train_examples import load, random, save
+from bench.train_examples import fitting, load, random, save
 from bench.train_measure import RANDOM_ROWS, compare
 from bench.train_report import lines
 from bench.train_settings import Switches, TrainSettings
@@ -100,11 +100,28 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         (["ladder"], good),
         ([], replace(good, rounds=0)),
         ([], replace(good, dropout=1.0)),
-        ([], replace(good, examples=str(tmp_path / "none"))),
+        ([], replace(good, examples=(str(tmp_path / "none"),))),
     ):
         with pytest.raises(UserError, match="bench train"):
             checked(parts, settings)
     assert main(["huge", "--device", "cpu"]) == 2
+
+
+def test_rows_of_128_say_nothing_of_512(tmp_path: Path) -> None:
+    files = {}
+    for longest in (90, 128, 500):
+        files[longest] = str(tmp_path / f"{longest}.parquet")
+        pq.write_table(pa.table({"input_ids": [[1] * longest, [1] * 9]}), files[longest])
+    both = (files[128], files[500])
+    assert [fitting(both, length).stem for length in (128, 512)] == ["128", "500"]
+    for given, length in (((files[128],), 512), ((files[90],), 128), ((files[500],), 128)):
+        with pytest.raises(ValueError, match=rf"rows of up to {length} tokens .*--length {length}"):
+            fitting(given, length)
+    gpu = TrainSettings(device="cuda", examples=both)
+    assert gpu.lengths(["mini", "ladder"]) == [128, 512] and gpu.lengths(["base"]) == [128]
+    assert checked(["ladder"], gpu) == ["ladder"]
+    with pytest.raises(UserError, match="rows of up to 512"):
+        checked(["ladder"], replace(gpu, examples=(files[128],)))
 
 
 def test_overlap_of_thirteen_words_and_not_of_twelve() -> None:
