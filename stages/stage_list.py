@@ -30,7 +30,7 @@ TOKENS = (
 
 SHARD = Stage(
     name="shard",
-    version=3,
+    version=4,
     run="stages.shard:run",
     modules=(
         "stages.near_duplicates",

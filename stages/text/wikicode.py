@@ -89,7 +89,12 @@ def plain_text(markup: str, hidden: Collection[str] = HIDDEN_NAMESPACES) -> str:
         _Writer(pieces, hidden).write(code.nodes)
     except (mwparserfromhell.parser.ParserError, RecursionError) as error:
         raise UnparsableMarkup(str(error) or type(error).__name__) from error
-    return _paragraphs(_tidy("".join(pieces))).translate(_UNSHIELD)
+    text = _paragraphs(_tidy("".join(pieces)))
+    # Blanks, empty parentheses and marks of lists may have stood between two halves too.
+    whole = _without_pairs(text)
+    if whole != text:
+        text = _paragraphs(_BLANKS.sub(" ", whole))
+    return text.translate(_UNSHIELD)
 
 
 def _without_references(markup: str) -> str:

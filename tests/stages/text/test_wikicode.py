@@ -39,6 +39,8 @@ from stages.text.wikicode import HIDDEN_NAMESPACES, UnparsableMarkup, plain_text
          "Said.\n\nEnd"),
         ("Left {{open\nand [[open\nand ''open <ref>open", "Left open\nand open\nand open open"),
         ("a [[|}[[|} b{[{{[{c", "a bc"),
+        ("x[()[y\n\n[()[\n\nz", "xy\n\nz"),
+        ("[[|}\x07[[|}", ""),
         ("{{only|templates}}\n[[Category:Empty]]\n* list", ""),
     ],
 )  # fmt: skip
@@ -54,6 +56,7 @@ def test_markup(markup: str, text: str) -> None:
                 *("[[", "]]", "{{", "}}", "{|", "|}", "|", "''", "'''", "==", "=", "\n", "*", "#"),
                 *(":", ";", "<ref>", "</ref>", "<nowiki>", "</nowiki>", "<!--", "-->", "<div>"),
                 *("</div>", "<br>", "&amp;", "http://a.b", "word", "File:", "\x01", "\x07"),
+                *("(", ")", "[", "]", "{", "}", " "),
             ]
         ),
         max_size=40,

@@ -1,8 +1,7 @@
 """The same 106 articles as a MediaWiki dump, as WikiExtractor's files and as its JSON lines.
 
-docs/formats.md lists what the two extractions differ in, with counts: in WikiExtractor's text
-headings end in a full stop, italics are in quotation marks, formulas and code are `formula_1` and
-`codice_1`, and some items of lists inside lists are kept.
+In WikiExtractor's text headings end in a full stop, italics are in quotation marks, formulas and
+code are `formula_1` and `codice_1`, and some items of lists inside lists are kept.
 """
 
 from __future__ import annotations
