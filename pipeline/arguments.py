@@ -171,9 +171,18 @@ def _bench(parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, metavar="FILE", help="write the figures there")
     add("--work", metavar="DIR", help="for what is made on the way (a temporary folder)")
     add("--keep", action="store_true", help="leave it there")
-    add("--examples", metavar="FILE", help="train: masked rows in Parquet, for a corpus")
+    add(
+        "--examples",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="train: masked rows in Parquet, for a corpus; again for rows of another length",
+    )
     add("--entries", type=int, metavar="N", help="train: vocabulary, where the file has no size")
     add("--save-examples", metavar="FILE", help="train: only make that file, to measure elsewhere")
+    add(
+        "--length", type=int, default=128, metavar="N", help="train: of the rows of that file (128)"
+    )
     add("--rows", type=int, metavar="N", help="train: of a step (64 on CPUs)")
     add("--steps", type=int, metavar="N", help="train: of a round")
     add("--precision", choices=("bf16", "float32"), default="bf16", help="train: (bf16)")
@@ -281,7 +290,8 @@ COMMANDS = {
         "finetune/NAME; overrides of the config stand behind --set. Texts stand behind MODEL; a\n"
         "line of standard input each, where there are none. pair takes two, answer a question and\n"
         "its context (in a line: a tab between). Texts that begin with a dash stand behind --.\n"
-        "A table on a terminal, JSON lines elsewhere. docs/prediction.md has examples.",
+        "A table on a terminal, JSON lines elsewhere and with --ray. docs/prediction.md has\n"
+        "examples.",
     ),
     "doctor": Command(
         "check this machine, and say what to do",

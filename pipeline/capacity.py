@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -40,19 +41,23 @@ def memory_limit() -> int:
 def visible_gpus() -> int:
     """NVIDIA GPUs that this process may use, counted without loading any library."""
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    named = [w for w in (wanted or "").split(",") if w.strip() not in ("", "-1", "NoDevFiles")]
+    if wanted is not None and not named:
+        return 0
     devices = Path("/dev")
     there = sum(1 for d in devices.glob("nvidia*") if re.fullmatch(r"nvidia\d+", d.name))
     if not there and (devices / "dxg").exists():
         # Linux on Windows (WSL 2) has one device for all GPUs.
         there = listed_gpus()
-    if wanted is None:
-        return there
-    named = [w for w in wanted.split(",") if w.strip() not in ("", "-1", "NoDevFiles")]
-    return min(there, len(named))
+    return there if wanted is None else min(there, len(named))
 
 
+@functools.cache
 def listed_gpus() -> int:
-    """GPUs that the NVIDIA driver lists; 0 where it has no `nvidia-smi`."""
+    """GPUs that the NVIDIA driver lists; 0 where it has no `nvidia-smi`.
+
+    Asked once a process: a run looks at what it may use several times a second.
+    """
     try:
         done = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=LISTING_SECONDS

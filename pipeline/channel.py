@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from pipeline.stage import Json, Metrics, Progress, Stop
 PUSH_SECONDS = 1.0
 POLL_SECONDS = 0.5
 CLOSE_SECONDS = 10.0
+ANSWER_SECONDS = 120.0
 
 Message = tuple[str, Json]
 """("metrics", [step, values]), ("start", [total, unit, done]), ("advance", [n, figures]),
@@ -44,6 +46,9 @@ class Mailbox:
 
     def fail(self, why: str) -> None:
         """A worker met what starting again does not mend; the first to say so is kept."""
+        if self._failure is None:
+            # Now: workers may have to wait long before they are started again.
+            self._messages.append(("note", why))
         self._failure = self._failure or why
 
     def failure(self) -> str | None:
@@ -113,22 +118,26 @@ class Sender:
 
         Waits until it is kept, for at most `CLOSE_SECONDS`.
         """
-        self._ask(self._mailbox.fail.remote(why))
+        import ray
+
+        with suppress(ray.exceptions.RayError):
+            # Without a driver nobody reads it.
+            ray.get(self._mailbox.fail.remote(why), timeout=CLOSE_SECONDS)
 
     def failure(self) -> str | None:
-        """What a worker failed of before all were started again; None without."""
-        found: str | None = self._ask(self._mailbox.failure.remote())
-        return found
+        """What a worker failed of before all were started again; None without.
 
-    @staticmethod
-    def _ask(reply: Any) -> Any:
+        Raises:
+            GetTimeoutError: no answer came. All workers have to know the same, or some would wait
+                for those that ended.
+        """
         import ray
 
         try:
-            return ray.get(reply, timeout=CLOSE_SECONDS)
-        except ray.exceptions.RayError:
-            # Without a driver nobody reads it.
+            found: str | None = ray.get(self._mailbox.failure.remote(), timeout=ANSWER_SECONDS)
+        except ray.exceptions.RayActorError:
             return None
+        return found
 
     def flush(self) -> None:
         """Send what waits, unless a push is under way; does not wait for the reply."""
@@ -215,6 +224,16 @@ class Channel:
     def sender(self) -> Sender:
         """A worker's end, to be pickled into `train_loop_config`."""
         return Sender(self._mailbox)
+
+    def failure(self) -> str | None:
+        """What a worker alone failed of, as it said; None without."""
+        import ray
+
+        try:
+            found: str | None = ray.get(self._mailbox.failure.remote(), timeout=CLOSE_SECONDS)
+        except ray.exceptions.RayError:
+            return None
+        return found
 
     def _poll(self) -> None:
         while not self._closed.wait(POLL_SECONDS):

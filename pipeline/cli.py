@@ -125,7 +125,13 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
 
     config = composed(options, rest).config
     return running.run_command(
-        config, catalog(), rest, selection(options), options.force, options.verbose
+        config,
+        catalog(),
+        rest,
+        selection(options),
+        options.force,
+        options.verbose,
+        options.conf_dir,
     )
 
 

@@ -50,7 +50,7 @@ def examine(store: str, ui_port: int = UI_PORT) -> list[Check]:
         packages,
         lambda: [cpus(), memory()],
         lambda: [disk("disk at the store", store)] if "://" not in store else [],
-        lambda: [disk("disk for temporary files", _temporary_folder())],
+        lambda: [disk("disk for temporary files", _temporary_folder(), "RAY_TMPDIR")],
         shared_memory,
         lambda: [gpus()],
         lambda: [port(ui_port, "MLflow UI"), *(port(p, "Ray") for p in RAY_PORTS)],
@@ -142,17 +142,25 @@ def memory() -> Check:
     return Check("memory", "ok", found)
 
 
-def disk(name: str, folder: str) -> Check:
-    """Room, and leave to write, at `folder` or the nearest folder above it that is there."""
+def disk(name: str, folder: str, setting: str = "store") -> Check:
+    """Room, and leave to write, at `folder` or the nearest folder above it that is there.
+
+    Args:
+        name: of the check.
+        folder: to look at.
+        setting: which names another.
+    """
     place = Path(folder).expanduser().absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
     free = shutil.disk_usage(place).free
     found = f"{free / GB:.1f} GB free at {place}"
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        return Check(name, "bad", f"{place} cannot be written to", "choose another: store=FOLDER")
+        return Check(
+            name, "bad", f"{place} cannot be written to", f"choose another: {setting}=FOLDER"
+        )
     if free < 1 * GB:
-        return Check(name, "bad", found, "make room, or choose another folder: store=FOLDER")
+        return Check(name, "bad", found, f"make room, or choose another folder: {setting}=FOLDER")
     if free < 5 * GB:
         return Check(name, "warn", found, "a run on a large corpus needs about twice its size")
     return Check(name, "ok", found)

@@ -25,8 +25,12 @@ from pipeline.stage import UserError
 
 # Object stores have no folders; creating one there would leave a marker object.
 OBJECT_STORES = ("s3", "gcs", "abfs")
+SCHEMES = {"s3": "s3", "gcs": "gs", "hdfs": "hdfs"}
+"""Of URIs, by pyarrow's names of filesystems, where the path inside is all that a URI adds."""
 COPY_BYTES = 8 << 20
 SYNC_THREADS = 8
+RETRY_SECONDS = 60
+"""Longer than for a corpus: what is written may be hours of work."""
 _SYNC_FILE_RANGE_WRITE = 2
 
 
@@ -34,6 +38,10 @@ class Files(ABC):
     """The few operations that the store needs. Picklable."""
 
     local: bool
+
+    def shown(self, path: str) -> str:
+        """`path` as a person can use it elsewhere: on object stores a URI."""
+        return path
 
     @abstractmethod
     def read(self, path: str) -> bytes | None:
@@ -201,6 +209,11 @@ class ArrowFiles(Files):
     def __init__(self, filesystem: Any) -> None:
         self._fs = filesystem
 
+    def shown(self, path: str) -> str:
+        """See `Files`."""
+        scheme = SCHEMES.get(self._fs.type_name)
+        return path if scheme is None else f"{scheme}://{path}"
+
     def read(self, path: str) -> bytes | None:
         """See `Files`."""
         try:
@@ -296,13 +309,21 @@ def open_files(location: str) -> tuple[Files, str]:
     import pyarrow.fs
 
     try:
-        filesystem, path = pyarrow.fs.FileSystem.from_uri(location)
+        filesystem, path = pyarrow.fs.FileSystem.from_uri(_with_retry_limit(location))
     except (ValueError, OSError, NotImplementedError) as error:
         raise UserError(
             f"{location} cannot be opened: {error}. A folder, or a URI such as s3://bucket/prefix, "
             "was expected"
         ) from None
     return ArrowFiles(filesystem), path.rstrip("/")
+
+
+def _with_retry_limit(location: str) -> str:
+    """A `gs://` URI that gives up in time: its own limit of a quarter of an hour looks like a
+    hang."""
+    if not location.startswith(("gs://", "gcs://")) or "retry_limit_seconds" in location:
+        return location
+    return f"{location}{'&' if '?' in location else '?'}retry_limit_seconds={RETRY_SECONDS}"
 
 
 def _sync(path: str) -> None:

@@ -8,6 +8,7 @@ decided by the config model, not by what the YAML files happen to list.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,7 @@ def read_override(text: str, groups: Groups) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
+    text = _on_one_line(text)
     name, equals, value = text.partition("=")
     key = name.lstrip("+~")
     deletes = name.startswith("~")
@@ -116,6 +118,18 @@ def read_override(text: str, groups: Groups) -> Override:
             raise UserError(_no_option(group, option, groups))
     plus = "" if group in groups.listed or "@" in key else "+"
     return Override(key, f"{plus}{key}={value}", True, False)
+
+
+def _on_one_line(text: str) -> str:
+    """Lines of a long list joined by blanks, as Hydra reads one line; those in quotes stay."""
+    if "\n" not in text:
+        return text
+    return _QUOTED_OR_BREAK.sub(lambda found: found[1] or " ", text).strip()
+
+
+_QUOTED_OR_BREAK = re.compile(
+    r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|[ \t]*\r?\n\s*""", re.DOTALL
+)
 
 
 def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:

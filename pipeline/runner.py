@@ -52,7 +52,10 @@ class RunOutcome:
     def figures(self) -> dict[str, dict[str, Json]]:
         """By node name, for `Catalog.summary`; `path`: where the node's files lie now."""
         found = ((n.node, n.artifact) for n in self.nodes if n.artifact is not None)
-        return {node: {**artifact.figures, "path": artifact.data} for node, artifact in found}
+        return {
+            node: {**artifact.figures, "path": artifact.files_at.shown(artifact.data)}
+            for node, artifact in found
+        }
 
 
 def run(
@@ -68,12 +71,17 @@ def run(
     """Make what is missing.
 
     Raises:
-        UserError: as `plan`; nothing was started or written then.
+        UserError: as `plan`, or of `Node.check`; nothing was started or written then.
     """
     graph = nodes if isinstance(nodes, Graph) else Graph(nodes)
     scope = graph.select(selection or Selection())
     planner = Planner(graph, store, scope if force else ())
-    check_selection(graph, planner.plan(scope), scope)
+    plans = planner.plan(scope)
+    check_selection(graph, plans, scope)
+    to_make = {p.node for p in plans if p.state != "cached"} & set(scope)
+    for node in graph:
+        if node.check is not None and node.name in to_make:
+            node.check()
     return _Run(planner, services, scope, stop or StopSignal(), grace_seconds).execute()
 
 

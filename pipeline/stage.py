@@ -103,6 +103,8 @@ class Node:
             rows for the curves of a training run). Not fingerprinted; made before the node runs.
         raw: lists external input; called by `plan`, so it must be fast. It raises `UserError`
             when the input is not there. None for nodes that read only artifacts.
+        check: called before a run starts anything, when it may have to make the node: raises
+            `UserError` when this machine lacks something that only the node needs.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Node:
     watches: Mapping[str, str] = field(default_factory=dict)
     resources: Resources = Resources()
     raw: Callable[[], RawInput] | None = None
+    check: Callable[[], None] | None = None
 
 
 class Catalog(Protocol):

@@ -115,6 +115,11 @@ class ArtifactWriter:
         return self.files.local
 
     @property
+    def shown(self) -> str:
+        """`data` as a person can use it: on object stores a URI."""
+        return self.files.shown(self.data)
+
+    @property
     def fs(self) -> Any:
         """The `pyarrow.fs.FileSystem` of `data` and `work`."""
         return self.files.arrow()

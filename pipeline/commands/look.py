@@ -119,7 +119,10 @@ def found_artifact(made: NodePlan, store: Store) -> Artifact:
     if made.artifact is not None:
         return made.artifact
     others = store.artifacts(made.node)
-    hint = f"clozeline run --until {made.node} makes it."
+    hint = (
+        "If a run with other words made it, this command needs the same words: overrides, "
+        f"--conf-dir.\nclozeline run --until {made.node} makes it with these."
+    )
     if others:
         hint += (
             f"\nThere {'is one' if len(others) == 1 else f'are {len(others)}'} of other configs; "
@@ -134,7 +137,7 @@ def _show(artifact: Artifact) -> Iterator[str]:
     yield artifact.node
     facts = [("in -> out", flow(manifest)), ("made", f"{created} UTC in {took}, {large}")]
     facts += [("fingerprint", artifact.fingerprint), ("output", artifact.output_digest)]
-    facts.append(("path", artifact.path))
+    facts.append(("path", artifact.files_at.shown(artifact.path)))
     report = report_path(artifact)
     if report is not None:
         facts.append(("report", _link(artifact, report)))
@@ -186,7 +189,7 @@ def _show_json(artifact: Artifact) -> Json:
 
 
 def _link(artifact: Artifact, path: str) -> str:
-    return Path(path).absolute().as_uri() if artifact.is_local else path
+    return Path(path).absolute().as_uri() if artifact.is_local else artifact.files_at.shown(path)
 
 
 def _what(made: NodePlan) -> str:

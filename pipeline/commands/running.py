@@ -43,8 +43,11 @@ def run_command(
     selection: Selection,
     force: bool,
     verbose: bool,
+    conf_dir: Path | None = None,
 ) -> int:
     """Make what is missing, print what came of it, and return the exit code.
+
+    `conf_dir` is of the config, for what is printed alone.
 
     Raises:
         UserError: wrong selection, missing input: nothing was started or written.
@@ -60,7 +63,8 @@ def run_command(
             outcome = run(graph, store, services, selection=selection, force=force, stop=stop)
         finally:
             services.close()
-        _print_outcome(outcome, catalog, overrides, config.tracking.enabled)
+        words = [*overrides, *([] if conf_dir is None else ["--conf-dir", str(conf_dir)])]
+        _print_outcome(outcome, catalog, words, config.tracking.enabled)
         if verbose and outcome.state == "failed":
             print(said_aside(aside), file=sys.stderr)
         if outcome.state == "interrupted":
@@ -233,6 +237,8 @@ def _print_outcome(
 def _next(node: str, overrides: Sequence[str], tracked: bool) -> Iterator[str]:
     """What to look at now."""
     tracking = [word for word in overrides if word.startswith("tracking")]
+    if "--conf-dir" in overrides:
+        tracking += overrides[overrides.index("--conf-dir") :]
     commands = {
         shlex.join(["clozeline", "show", node, *overrides]): "figures and report of one node",
     }

@@ -129,3 +129,18 @@ def test_pushing_costs_little_and_pushes_once_a_second(one_cpu: None) -> None:
         sender.close()
     assert took / 2000 < 1e-3
     assert [s[0] for s in log.seen] == list(range(2001))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_cpu")
+def test_what_a_worker_alone_met_is_said_at_once_and_kept() -> None:
+    log = Log()
+    with Channel(log, log, log) as channel:
+        first, other = channel.sender, channel.sender
+        assert first.failure() is None and channel.failure() is None
+        first.fail("row group 2 is damaged")
+        other.fail("the connection was closed")
+        assert other.failure() == channel.failure() == "row group 2 is damaged"
+    assert log.seen == [("note", "row group 2 is damaged")]
+    # Without a driver nobody knows, and nobody waits.
+    assert other.failure() is None

@@ -93,11 +93,17 @@ def test_gpus_are_counted_as_visible(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_gpus_as_the_driver_lists_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    listed_gpus.cache_clear()
     assert listed_gpus() == 0
+    listed_gpus.cache_clear()
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA RTX A2000 (UUID: GPU-1)'\necho 'GPU 1: x'\n")
     tool.chmod(0o755)
     assert listed_gpus() == 2
+    tool.unlink()
+    # Asked once: a run looks several times a second.
+    assert listed_gpus() == 2
+    listed_gpus.cache_clear()
 
 
 def test_a_long_temporary_folder_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

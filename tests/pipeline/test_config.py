@@ -55,6 +55,18 @@ def test_default_is_the_demo() -> None:
     assert all("[MASK]" in sentence for sentence in demo.evaluate.sentences)
 
 
+def test_a_list_may_go_over_several_lines() -> None:
+    text = """corpus.sources=[
+      {name: books, paths: [/data/books]},
+      {name: web, paths: ["/data/a
+b"], sample: 0.5}
+    ]"""
+    sources = config("corpus=mixed", text).corpus.sources  # type: ignore[union-attr]
+    assert [source.name for source in sources] == ["books", "web"]
+    # What is in quotes is as it was given.
+    assert list(sources[1].paths) == ["/data/a\nb"]
+
+
 def books(group: str, option: str) -> list[str]:
     """What a group of files needs beside itself."""
     files = group == "corpus" and option != "python_docs"

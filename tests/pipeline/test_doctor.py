@@ -73,6 +73,8 @@ def test_disk_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("")
     check = doctor.disk("disk", str(tmp_path / "store" / "inside"))
     assert check.state == "bad" and "store=FOLDER" in check.advice
+    other = doctor.disk("temporary", str(tmp_path / "store" / "inside"), "RAY_TMPDIR")
+    assert "RAY_TMPDIR=FOLDER" in other.advice
 
 
 def test_taken_port() -> None:

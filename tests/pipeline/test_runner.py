@@ -208,6 +208,25 @@ def test_missing_raw_input_is_the_users_mistake(run: Run, corpus: Path) -> None:
         run()
 
 
+def test_what_a_node_lacks_here_is_said_before_anything_runs(corpus: Path, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def lacks() -> None:
+        asked.append("model")
+        raise UserError("model needs an engine: pip install engine")
+
+    given = [replace(n, check=lacks if n.name == "model" else None) for n in nodes(corpus, {})]
+    store, services = Store(str(tmp_path / "store")), ToyServices()
+    with pytest.raises(UserError, match="pip install engine"):
+        run_graph(given, store, services)
+    assert asked == ["model"] and not (tmp_path / "store").exists()
+    # Not asked where it is not to be made: outside of the selection, or made before.
+    run_graph(given, store, services, selection=Selection(until=("total",)))
+    run_graph([replace(n, check=None) for n in given], store, ToyServices())
+    run_graph(given, store, ToyServices())
+    assert asked == ["model"]
+
+
 def test_interrupted_in_good_order(run: Run, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     config = {"settings": {"behave": ["count/long:nobody.txt:hang"], "marker": str(marker)}}

@@ -19,7 +19,7 @@ from toy_graph import Ran
 import pipeline.lease
 from pipeline.artifact import LONG_LIST
 from pipeline.digest import table_digest
-from pipeline.files import ArrowFiles, Files, LocalFiles
+from pipeline.files import ArrowFiles, Files, LocalFiles, _with_retry_limit
 from pipeline.stage import UserError
 from pipeline.store import Artifact, ArtifactWriter, Store
 from pipeline.writer import NotDeterministicError, SupersededError
@@ -382,3 +382,17 @@ def test_finding_is_fast(tmp_path: Path) -> None:
     for _ in range(50):
         store.find("mask/128", KEY)
     assert (time.perf_counter() - began) / 50 < 0.005
+
+
+def test_a_path_is_shown_as_it_can_be_used_elsewhere() -> None:
+    s3 = ArrowFiles(pa.fs.S3FileSystem(anonymous=True, region="eu-west-1"))
+    assert s3.shown("bucket/runs/mask") == "s3://bucket/runs/mask"
+    assert LocalFiles().shown("/data/runs") == "/data/runs"
+    assert ArrowFiles(pa.fs._MockFileSystem()).shown("bucket/runs") == "bucket/runs"
+
+
+def test_google_s_own_limit_of_a_quarter_of_an_hour_is_no_one_s_wish() -> None:
+    assert _with_retry_limit("gs://bucket/runs") == "gs://bucket/runs?retry_limit_seconds=60"
+    assert _with_retry_limit("gs://b/r?anonymous=true").endswith("=true&retry_limit_seconds=60")
+    for given in ("gs://bucket/runs?retry_limit_seconds=9", "s3://bucket/runs"):
+        assert _with_retry_limit(given) == given
