@@ -87,7 +87,7 @@ def run(context: Context) -> Result:
         flow=f"{figures['parameters']:,} parameters -> {len(files)} files, "
         f"{figures['bytes'] / 1e6:.1f} MB",
         report=[
-            Table("Where the model is", ["folder"], [[context.output.data]]),
+            Table("Where the model is", ["folder"], [[context.output.shown]]),
             *([_classes_table(pair)] if config.nsp else []),
             Table(
                 "Files",

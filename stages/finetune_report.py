@@ -62,7 +62,7 @@ def finetune_result(context: Context) -> Result:
         flow=f"{described['train']['rows']:,} rows, {best['steps']:,} steps -> {found['metric']} "
         f"{said} on {described['dev']['rows']:,} dev rows",
         report=[
-            Table("Where the model is", ["folder"], [[output.data]]),
+            Table("Where the model is", ["folder"], [[output.shown]]),
             _seeds_table(found),
             *(
                 Table(table["title"], table["columns"], table["rows"])

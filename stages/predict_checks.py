@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from pipeline.stage import UserError
@@ -11,6 +12,8 @@ from stages.prediction_uses import command
 
 if TYPE_CHECKING:
     from stages.predict_command import Request
+
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]+)?")
 
 COLUMNS: dict[Do, tuple[str, ...]] = KEYS | {"classify": KEYS["pair"]}
 """The columns that are read of a file, by what is asked; `classify` takes pairs too."""
@@ -24,6 +27,8 @@ def check_options(request: Request) -> None:
     """
     if not 0 <= request.most_unusable <= 1:
         raise UserError("--max-unusable-share is a share: from 0 to 1")
+    if not _DEVICE.fullmatch(request.device):
+        raise UserError(f"unknown device {request.device!r}: auto, cpu, cuda, cuda:N or mps")
     if request.batch_tokens < 1 or (request.top is not None and request.top < 1):
         raise UserError("--batch-tokens and --top take whole numbers of 1 or more")
     do = request.do

@@ -92,7 +92,7 @@ def run(request: Request, cluster: Callable[[], ClusterConfig]) -> None:
 
 
 def _run_here(request: Request, rows: Iterable[Item]) -> Tally:
-    predictor = load(request)
+    predictor = load(request, lambda text: print(text, file=sys.stderr))
     tally = Tally()
     target = request.output
     if target is None:
@@ -125,8 +125,12 @@ def _require(tally: Tally, request: Request) -> None:
         raise
 
 
-def load(request: Request) -> Predictor:
-    """The model; what a person should know of it goes to standard error.
+def load(request: Request, notice: Callable[[str], None]) -> Predictor:
+    """The model.
+
+    Args:
+        request: what is asked.
+        notice: told what a person should know of it.
 
     Raises:
         UserError: as of `Predictor.load`, or it cannot do what is asked.
@@ -134,8 +138,8 @@ def load(request: Request) -> Predictor:
     predictor = Predictor.load(
         request.folder, request.device, request.precision, request.batch_tokens
     )
-    for notice in predictor.notices:
-        print(notice, file=sys.stderr)
+    for text in predictor.notices:
+        notice(text)
     predictor.outputs((), request.do)  # complains
     return predictor
 

@@ -46,7 +46,11 @@ def run_in_ray(request: Request, rows: Iterable[Item], cluster: ClusterConfig) -
         UserError, StageError: as of `stages.predict_command.run`.
     """
     # What is wrong with the model is said before Ray starts; a GPU is left to those who predict.
-    checked = load(request if request.device == "mps" else replace(request, device="cpu"))
+    # What it has to say of this process's device is not theirs.
+    asked = request if request.device == "mps" else replace(request, device="cpu")
+    checked = load(asked, said_by_none)
+    if cluster.address is None:
+        device_of(request.device, Cluster(cluster).capacity().gpus, this_machine())
     made_of = columns(checked, request)
     del checked
     target = None if request.output is None else request.output.absolute()
@@ -75,15 +79,19 @@ def run_in_ray(request: Request, rows: Iterable[Item], cluster: ClusterConfig) -
     return tally
 
 
-def cut(rows: Iterable[Item], work: Path, characters: int = PART_CHARACTERS) -> Iterator[Path]:
-    """Files of numbered rows; at least one."""
+def said_by_none(text: str) -> None:
+    """Notices come with the results of an actor."""
+
+
+def cut(rows: Iterable[Item], work: Path) -> Iterator[Path]:
+    """Files of numbered rows, of some `PART_CHARACTERS` each; at least one."""
     held: list[str] = []
     size = parts = 0
     for number, row in enumerate(rows):
         values = row.to_dict() if isinstance(row, Unusable) else dict(row)
         held.append(json.dumps([number, values], default=list))
         size += len(held[-1])
-        if size >= characters:
+        if size >= PART_CHARACTERS:
             yield _part(work, parts, held)
             held, size, parts = [], 0, parts + 1
     if held or not parts:
@@ -118,7 +126,7 @@ class PartPredictor:
         self._suffix = suffix
         self._failure = ""
         try:
-            self._predictor = load(request)
+            self._predictor = load(request, said_by_none)
         except (UserError, StageError) as error:
             # A constructor that raises is called again for ever.
             self._failure = str(error)
@@ -141,7 +149,8 @@ class PartPredictor:
             write_results(self._predictor, self._request, part_rows(part), sink, tally)
             sink.close()
             making.replace(target)
-            return {"part": part.name, "tally": tally.to_json()}
+            notices = list(self._predictor.notices)
+            return {"part": part.name, "tally": tally.to_json(), "notices": notices}
         except StageError as error:
             return {FAILED: str(error)}
         except Exception:
@@ -154,7 +163,7 @@ def device_of(requested: str, gpus: float, here: Machine | None) -> str:
     Args:
         requested: as of `Predictor.load`. Of "cuda:N" the number is left to Ray.
         gpus: that Ray has for this run.
-        here: what torch finds, where the actors run on this machine.
+        here: what torch finds, where the actors run on this machine; None: they find out.
 
     Raises:
         UserError: GPUs are asked for, and Ray has none.
@@ -162,8 +171,9 @@ def device_of(requested: str, gpus: float, here: Machine | None) -> str:
     if requested in ("cpu", "mps"):
         return requested
     if requested == "auto":
-        seen = here is None or here.cuda_devices > 0
-        return "cuda" if gpus >= 1 and seen else "cpu"
+        if gpus < 1 or (here is not None and not here.cuda_devices):
+            return "cpu"
+        return "auto" if here is None else "cuda"
     if gpus < 1:
         raise UserError(
             f"--device {requested}: Ray has no GPU for this run. Leave --device out, or see "
@@ -176,18 +186,23 @@ def _through(request: Request, parts: list[Path], suffix: str, config: ClusterCo
     told = replace(request, folder=request.folder.absolute(), words=(), input=None)
     ray = Cluster(config)
     records: dict[str, dict[str, Any]] = {}
+    said: set[str] = set()
     with native_stderr_aside():
         try:
             ray.start()
             room = ray.capacity()
             here = this_machine() if ray.own else None
             told = replace(told, device=device_of(request.device, room.gpus, here))
-            uses_gpu = told.device == "cuda"
+            uses_gpu = told.device in ("cuda", "auto")
             actors = int(room.gpus if uses_gpu else room.cpus) or 1
             for record in _records(told, parts, suffix, min(actors, len(parts)), uses_gpu):
                 if FAILED in record:
                     raise StageError(record[FAILED])
                 records[record["part"]] = record["tally"]
+                for notice in record["notices"]:
+                    if notice not in said:
+                        print(notice, file=sys.stderr)
+                        said.add(notice)
                 print(f"{len(records)} of {len(parts)} parts", file=sys.stderr)
         finally:
             ray.stop()

@@ -436,11 +436,14 @@ def test_nodes_of_a_run_are_models(
     assert "config.json is not there" in predict.err
 
 
-def test_parts_hold_all_rows_in_their_order(folders: dict[str, str], tmp_path: Path) -> None:
+def test_parts_hold_all_rows_in_their_order(
+    folders: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What Ray does, without it."""
     ours = Predictor.load(Path(folders["tag"]))
     texts = [f"Anna lives {i}" if i % 7 else "" for i in range(40)]
-    parts = list(predict_ray.cut(({"text": text} for text in texts), tmp_path, 300))
+    monkeypatch.setattr(predict_ray, "PART_CHARACTERS", 300)
+    parts = list(predict_ray.cut(({"text": text} for text in texts), tmp_path))
     assert len(parts) > 3
     for suffix in (".jsonl", ".parquet"):
         request = Request("tag", Path(folders["tag"]))
@@ -505,4 +508,6 @@ def test_through_ray(
     assert done.returncode == 0, done.stderr
     assert read(target) == wanted
     assert "empty_text (1): row 3" in done.stderr
+    parts = re.search(r"(\d+) of \1 parts", done.stderr)
+    assert parts is not None and int(parts[1]) > 3, done.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl"]
