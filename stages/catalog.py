@@ -241,6 +241,7 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             "log_every_steps",
             "keep_checkpoints",
             "keep_best",
+            "on_nonfinite",
             "init_from",
         )
     }
@@ -259,8 +260,6 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             del train[name]
     if train["schedule"] != "wsd":
         del train["decay_share"]
-    if train["on_nonfinite"] == "stop":
-        del train["on_nonfinite"]
     if train["length_bins"] is None:
         del train["length_bins"]
     else:
@@ -294,6 +293,8 @@ def _pretrain(config: Config, phase: PhaseConfig, position: int, before: str | N
             "rounding": config.rounding.model_dump(mode="json"),
             "speed": config.speed.model_dump(mode="json"),
             "evaluate": {"max_rows": config.evaluate.max_rows},
+            # The rows' own, which their fingerprint covers.
+            "max_seq_length": phase.max_seq_length,
             "cluster": cluster_settings(config.cluster),
             **({"mix": [mixed.path for mixed in mix]} if mix else {}),
         },

@@ -1,8 +1,9 @@
 """Configuration of the stages: one frozen group a topic, free of Ray and torch.
 
 The groups say what they change: `corpus`, `vocab`, `pairs`, `mask` the data; `model`, `objective`,
-`train` the mathematics; `rounding` the last bits; `speed` nothing. Every number carries its unit
-in its name, every field a description (`clozeline config show --describe` prints them).
+`train` the mathematics; `rounding` the last bits, and which dropout is drawn; `speed` nothing.
+Every number carries its unit in its name, every field a description
+(`clozeline config show --describe` prints them).
 """
 
 from __future__ import annotations
@@ -248,7 +249,8 @@ class ObjectiveConfig(Group):
 
 
 class RoundingConfig(Group):
-    """Changes the last bits only: recorded in checkpoints, not fingerprinted."""
+    """Changes the last bits, and with dropout what it draws: as likely a result, and no cause to
+    train again. Recorded in checkpoints, not fingerprinted."""
 
     micro_batch_tokens: PositiveInt = Field(8192, description="Token budget of a micro-batch.")
     threads: PositiveInt | None = Field(None, description="torch threads a worker; null: its CPUs.")

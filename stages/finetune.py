@@ -29,10 +29,6 @@ SHAPE = "encoder.json"
 
 def run(context: Context) -> Result:
     """Train on Ray Train, from the newest checkpoint where an earlier attempt left one."""
-    if context.node.config["onnx"]:
-        from stages.onnx_extra import check_onnx_installed
-
-        check_onnx_installed()
     if WEIGHTS not in context.output.finished():
         _say_what_is_not_used(context)
         model, initial = _initial(context)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.stage import Node, RawInput, Stage
 from stages.config import Config
+from stages.onnx_extra import check_onnx_installed
 from stages.stage_list import TOKENS, text_modules
 from stages.task_config import TaskConfig
 from stages.training_nodes import cluster_settings, training_resources
@@ -31,7 +32,6 @@ FINETUNE = Stage(
         "stages.given_weights",
         "stages.model_folder",
         "stages.onnx",
-        "stages.onnx_extra",
         "stages.task_figures",
         "stages.task_scoring",
         "stages.training_worker",
@@ -89,6 +89,7 @@ def finetune_node(config: Config, name: str, task: TaskConfig, pretrained: str) 
         inputs=inputs,
         resources=training_resources(config.cluster),
         raw=None if given is None else _listing(given, key),
+        check=check_onnx_installed if whole["onnx"] else None,
     )
 
 

@@ -168,6 +168,7 @@ def train_here(plan: Plan, sender: Sender, rank: int, local_rank: int) -> dict[s
         ),
         pair_name=PAIR_NAMES[plan.config["objective"]["pair"]],
         mean_row_tokens=mean_mixed_tokens(plan),
+        max_row_tokens=plan.settings["max_seq_length"],
         nonfinite_folder=f"{plan.output.work}/nonfinite",
     )
     hooks = DriverHooks(sender)

@@ -53,7 +53,10 @@ def run_remote(context: Context, function: str, arguments: Mapping[str, Any]) ->
         # What is granted may lie on several nodes; a task runs on one.
         cpus = share_per_worker(1, context.granted.cpus, nodes_room(), gpus)
         say_if_busy(context, cpus)
-        task = ray.remote(_call).options(num_cpus=cpus, num_gpus=gpus, max_retries=0)
+        # Ray's rule that a process which had a GPU ends with its task, and frees its memory, holds
+        # for what the decorator is told alone.
+        once = {"max_calls": 1} if gpus else {}
+        task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0, **once)(_call)
         pending = task.remote(function, dict(arguments))
         while not ray.wait([pending], timeout=POLL_SECONDS)[0]:
             if context.stop.is_set():

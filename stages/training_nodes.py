@@ -13,6 +13,9 @@ def cluster_settings(cluster: ClusterConfig) -> dict[str, Json]:
     return {
         "train_workers": cluster.workers_range,
         "num_cpus": cluster.num_cpus,
+        "num_gpus": cluster.num_gpus,
+        # A cluster that others keep may get more machines while work waits for them.
+        "may_grow": cluster.address is not None,
         "cpus_per_worker": cluster.cpus_per_worker,
         "device": cluster.device,
     }

@@ -32,7 +32,9 @@ def as_worker(
     from pipeline.stage import StageError
     from stages.leaving import training
     from stages.training.checkpoint import CheckpointMismatchError
+    from stages.training.device import memory_ran_out
     from stages.training.nonfinite import NonFiniteError
+    from stages.training.rehearsal import BudgetError
     from stages.training.row_groups import DataError
     from stages.training.saving import CheckpointWriteError, full_disk
     from stages.training.start import RestoreError
@@ -47,7 +49,9 @@ def as_worker(
     try:
         with training(lambda: sender.leave(told)):
             outcome = train_here(config["plan"], sender, rank, ranks.get_local_rank())
-    except (NonFiniteError, CheckpointMismatchError, CheckpointWriteError, RestoreError) as error:
+    except (
+        NonFiniteError, CheckpointMismatchError, CheckpointWriteError, RestoreError, BudgetError
+    ) as error:  # fmt: skip
         # All ranks raise these, at the same step.
         return {"failed": str(error)}
     except (AttentionPathError, DataError) as error:
@@ -57,6 +61,10 @@ def as_worker(
         if not full_disk(error):
             raise
         failed = str(error)
+    except RuntimeError as error:
+        failed = memory_ran_out(error, config["plan"].settings["rounding"])
+        if failed is None:
+            raise
     finally:
         sender.close()
     if failed is None:
@@ -91,9 +99,10 @@ class DriverHooks:
         self._warned = False
         self._last = 0
 
-    def planned(self, steps: int) -> None:
-        """Keep the number for the progress line."""
+    def planned(self, steps: int, done: int) -> None:
+        """Begin the progress line."""
         self._steps = steps
+        self._sender.start(steps, "steps", done=done)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Send figures, and move the progress line."""
@@ -101,14 +110,11 @@ class DriverHooks:
         if "train/loss" not in values:
             return
         if not self._begun:
+            # Anew: the first steps claim memory and compile, and say nothing of the time left.
             self._sender.start(self._steps, "steps", done=step)
             self._begun = True
             self._last = step
-        self._sender.advance(
-            step - self._last,
-            loss=round(values["train/loss"], 3),
-            **{"tokens/s": round(values.get("train/tokens_per_second", 0.0))},
-        )
+        self._sender.advance(step - self._last, **figures_in_words(values))
         self._last = step
 
     def should_stop(self) -> bool:
@@ -130,6 +136,28 @@ class DriverHooks:
     def notice(self, text: str) -> None:
         """A line under the node's name."""
         self._sender.note(text)
+
+
+def figures_in_words(values: Mapping[str, float]) -> dict[str, float | int | str]:
+    """The figures of a step for the progress line: what is shown, by its label.
+
+    Args:
+        values: as logged; those of a rate are missing after the first step of a process.
+    """
+    shown: dict[str, float | int | str] = {"loss": round(values["train/loss"], 3)}
+    if "train/tokens_per_second" in values:
+        shown["tokens/s"] = round(values["train/tokens_per_second"])
+    for name, label in (("learning_rate", "rate"), ("grad_norm", "gradient")):
+        if f"train/{name}" in values:
+            shown[label] = f"{values[f'train/{name}']:.3g}"
+    for name, label in (("mfu", "MFU"), ("padding_share", "padding"), ("data_wait_share", "wait")):
+        if f"train/{name}" in values:
+            shown[label] = f"{100 * values[f'train/{name}']:.3g} %"
+    if "train/memory_gb" in values:
+        shown["memory"] = f"{values['train/memory_gb']:.3g} GB"
+    if values.get("train/skipped_steps"):
+        shown["skipped"] = round(values["train/skipped_steps"])
+    return shown
 
 
 def _machine_is_leaving() -> bool:

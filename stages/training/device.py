@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import resource
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -185,6 +186,29 @@ def peak_memory_gb(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / 1e9
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
+def memory_ran_out(error: RuntimeError, rounding: Mapping[str, Any]) -> str | None:
+    """What to do about an error of torch that means too little memory; None for other errors.
+
+    Args:
+        error: of a step, or of held-out figures.
+        rounding: the settings of that group: `micro_batch_tokens` and what else saves memory.
+    """
+    on_gpu = isinstance(error, torch.OutOfMemoryError)
+    if not on_gpu and "not enough memory" not in str(error) and "DefaultCPU" not in str(error):
+        return None
+    advice = [f"lower rounding.micro_batch_tokens ({rounding['micro_batch_tokens']} now)"]
+    if not rounding.get("gradient_checkpointing", True):
+        advice.append("set rounding.gradient_checkpointing=true")
+    if on_gpu and rounding.get("sharding") == "none":
+        advice.append("on several GPUs rounding.sharding=full")
+    said = " ".join(str(error).split())
+    return (
+        f"{'the GPU' if on_gpu else 'the machine'} ran out of memory: {' or '.join(advice)}; the "
+        "result stays the same but for its last bits, and training goes on from its last "
+        f"checkpoint. torch says: {said:.300}"
+    )
 
 
 def autocast(device: str, precision: Precision) -> AbstractContextManager[Any]:

@@ -150,6 +150,36 @@ def _exp(nats: float) -> float:
     return math.exp(nats) if nats < 700 else math.inf
 
 
+def held_out_in_words(step: int, values: Mapping[str, float], pair_name: str) -> str:
+    """One line of the log.
+
+    Args:
+        step: finished steps.
+        values: of `Figures.values`.
+        pair_name: as given to it.
+    """
+    said = [f"step {step:,}, held out"]
+    if "mlm_loss_mask_tokens" in values:
+        loss = f"loss on [MASK] {values['mlm_loss_mask_tokens']:.3f} nats"
+        if "unigram_loss_mask_tokens" in values:
+            loss += f" (unigram baseline {values['unigram_loss_mask_tokens']:.3f})"
+        said.append(loss)
+    for name, label in (("mlm_perplexity", "perplexity"), ("mlm_loss", "MLM loss")):
+        if name in values:
+            said.append(f"{label} {values[name]:.4g}")
+    accuracies = (
+        ("mlm_accuracy", "MLM"),
+        (f"{pair_name}_accuracy", _PAIR_WORDS.get(pair_name, pair_name)),
+    )
+    for name, label in accuracies:
+        if name in values:
+            said.append(f"{label} accuracy {100 * values[name]:.1f} %")
+    return f"{said[0]}: {', '.join(said[1:]) or 'no labels'}"
+
+
+_PAIR_WORDS = {"nsp": "NSP", "sentence_order": "sentence order"}
+
+
 class Plateau:
     """Tells of a model that has learned how often tokens come, and nothing of their context.
 
@@ -183,8 +213,8 @@ class Plateau:
             f"baseline {unigram:.2f}: the model knows how often tokens come, and nothing of their "
             "context yet. Many runs leave this plateau by themselves, later with few layers or "
             "large batches. If it stays: lower train.learning_rate (4 layers x 256 stayed "
-            "there with AdamW at 1e-3 and left it at 4e-4), try train.optimizer=muon, raise "
-            "train.steps or lower train.global_batch_size"
+            "there with AdamW at 1e-3 and left it at 4e-4), try train=laptop or "
+            "train.optimizer=muon, raise train.steps or lower train.global_batch_size"
         )
 
 

@@ -194,7 +194,8 @@ def finetune(job: TaskJob, hooks: Hooks) -> TaskOutcome:
     start = restore(job, hooks, model, optimiser, rounding, lambda: beginning(job), dict)
     order = TaskOrder(len(job.examples), train.global_batch_size, job.seed)
     schedule = course(train, train.steps)
-    hooks.planned(schedule.steps)
+    if rank == 0:
+        hooks.planned(schedule.steps, start.step)
 
     def prepare(step: int) -> TaskStepBatch:
         batch = job.examples.take(order_of_thread.rows(step))

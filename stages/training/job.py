@@ -41,12 +41,14 @@ class TrainConfig:
         beta2: decay of the second moment.
         epsilon: of the optimiser.
         clip_norm: largest global gradient norm; None for no clipping.
-        on_nonfinite: what a loss or gradient that is NaN or infinite does: end the run, or lose
-            the step, which counts and changes nothing.
         precision: of matrix products.
         length_bins: a step's examples are of one of so many bins of length; None: of any length.
         max_seq_length: tokens of the longest row; the bins are of equal width up to it.
-        checkpoint_every_steps: changes no result, as all below.
+        on_nonfinite: what a loss or gradient that is NaN or infinite does: end the run, or lose
+            the step, which counts and changes nothing. Changes no result of a run that meets
+            none, and one that ended there can go on with "skip". No result changes with those
+            below.
+        checkpoint_every_steps: between two.
         evaluate_every_steps: held-out figures, where the job has validation files.
         log_every_steps: lines of figures.
         keep_checkpoints: newest kept.
@@ -68,10 +70,10 @@ class TrainConfig:
     beta2: float = 0.999
     epsilon: float = 1e-6
     clip_norm: float | None = 1.0
-    on_nonfinite: Literal["stop", "skip"] = "stop"
     precision: Precision = "bf16"
     length_bins: int | None = None
     max_seq_length: int | None = None
+    on_nonfinite: Literal["stop", "skip"] = "stop"
     checkpoint_every_steps: int = 500
     evaluate_every_steps: int = 500
     log_every_steps: int = 20
@@ -80,14 +82,15 @@ class TrainConfig:
 
     def mathematics(self) -> dict[str, Any]:
         """The fields that the result depends on."""
-        frequency = (
+        without_effect = (
+            "on_nonfinite",
             "checkpoint_every_steps",
             "evaluate_every_steps",
             "log_every_steps",
             "keep_checkpoints",
             "keep_best",
         )
-        return {k: v for k, v in asdict(self).items() if k not in frequency}
+        return {k: v for k, v in asdict(self).items() if k not in without_effect}
 
     @property
     def bins(self) -> LengthBins | None:
@@ -225,6 +228,7 @@ class TrainJob:
         validation: held-out rows, or None for no figures during training.
         pair_name: with which the names of the figures of pairs begin.
         mean_row_tokens: mean tokens of a training row; needed for budgets in tokens.
+        max_row_tokens: no row is longer; None: what the model can read.
         nonfinite_folder: in the checkpoints' filesystem, for batches with a loss or gradient that
             is not finite; None keeps none.
         masks: to be drawn while reading, where `copies` are pairs; None: they hold masked rows.
@@ -253,6 +257,7 @@ class TrainJob:
     validation: Validation | None = None
     pair_name: str = "nsp"
     mean_row_tokens: float | None = None
+    max_row_tokens: int | None = None
     nonfinite_folder: str | None = None
     masks: DrawnMasks | None = None
     mix: tuple[MixedSource, ...] = ()
@@ -289,8 +294,8 @@ def rounding_values(
 class Hooks(Protocol):
     """How a run talks to whoever started it. Steps count finished optimiser steps, from 1."""
 
-    def planned(self, steps: int) -> None:
-        """The last step's number is known. Called on every rank, before the first step."""
+    def planned(self, steps: int, done: int) -> None:
+        """The last step's number is known, and how many are made. Called on rank 0, once."""
         ...
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -320,7 +325,7 @@ class Hooks(Protocol):
 class NoHooks:
     """Hooks that do nothing, to inherit from."""
 
-    def planned(self, steps: int) -> None:
+    def planned(self, steps: int, done: int) -> None:
         """Do nothing."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -346,15 +351,16 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        stopped: it was asked to stop before its last step; its checkpoint is written.
+        stopped: it was asked to stop before its last step; its checkpoint is written, unless it
+            had made no step yet.
         step: finished optimiser steps.
         resumed_from: step of the checkpoint it began with; 0 for none.
         tokens_seen: real tokens of all steps, those before resuming included.
         figures: the last step's, as logged; empty when this process made no step.
         model: with its last weights, on the run's device. With sharding it is whole on rank 0
-            alone, on CPU.
+            alone, on CPU, and on no rank when the run was stopped.
         moments: the optimiser's tensors by name, as `weights.moments_of` names them; with sharding
-            on rank 0 alone.
+            as the model.
     """
 
     stopped: bool

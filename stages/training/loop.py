@@ -17,7 +17,7 @@ from model.losses import nsp_loss_sum
 from stages.training import distributed
 from stages.training.budget import batch_size, course, planned_steps, tokens_in_words
 from stages.training.device import Placement, apply, place, this_machine
-from stages.training.evaluate import Plateau, evaluate
+from stages.training.evaluate import Plateau, evaluate, held_out_in_words
 from stages.training.flops import peak_flops
 from stages.training.job import Hooks, Outcome, TrainJob, rounding_values
 from stages.training.loader import Loader
@@ -26,10 +26,10 @@ from stages.training.nonfinite import BadSteps, batch_table
 from stages.training.optimisers import make_optimiser
 from stages.training.packing import MicroBatch, StepBatch, step_batch
 from stages.training.passes import passes_of_step, with_fillers
-from stages.training.rehearsal import hours_in_words, rehearse, steps_of_hours
+from stages.training.rehearsal import hours_in_words, rehearse, steps_of_hours, too_short
 from stages.training.row_groups import Limits
 from stages.training.saving import Saver
-from stages.training.shapes import fixed_shape
+from stages.training.shapes import FixedShape, fixed_shape
 from stages.training.sharding import check_shardable, gathered, shard
 from stages.training.start import drawn_weights, given_start, restore
 from stages.training.step import StepLosses, Stepper
@@ -68,6 +68,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
         CheckpointWriteError: checkpoints cannot be written.
         DataError: a file does not hold what it should.
         NonFiniteError: a loss or gradient is not finite; no checkpoint holds it.
+        BudgetError: `train.hours` hold not even one step here.
         ValueError: a device that is not there, rows without what the objective needs, weights
             that do not fit the model, not one budget, or what does not go with sharding.
     """
@@ -124,9 +125,7 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     shape = None
     if job.rounding.compile:
         model.compile_encoder()
-        longest = train.max_seq_length or job.model.max_position_embeddings
-        mean = float(loader.batch(0).input_ids.lengths.mean())
-        shape = fixed_shape(job.rounding.micro_batch_tokens, longest, mean)
+        shape = compiled_shape(job, loader)
 
     def prepare(step: int) -> StepBatch:
         batch = loader.batch(step)
@@ -163,11 +162,18 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
             return int(distributed.from_rank_0(number, {}, device)[0])
 
         budget = train.hours * 3600.0
-        pace = rehearse(stepper, prepare, job.prefetch_batches, watched, budget, agreed)
+        notice(f"train.hours={train.hours:g}: measuring how long a step takes here")
+        pace = rehearse(stepper, prepare, job.prefetch_batches, watched, budget, hooks.should_stop)
+        if pace is None:
+            here = (start.step, start.step, start.tokens_seen, start.figures)
+            return Outcome(True, *here, model, {})
         planned = agreed(steps_of_hours(train.hours, pace, train.evaluate_every_steps))
+        if not planned:
+            raise too_short(train.hours, pace)
         notice(hours_in_words(train.hours, pace, planned))
     schedule = course(train, planned)
-    hooks.planned(schedule.steps)
+    if rank == 0:
+        hooks.planned(schedule.steps, start.step)
     if job.mean_row_tokens is not None and (train.tokens or train.global_batch_tokens):
         notice(tokens_in_words(train, examples, schedule.steps, job.mean_row_tokens))
     if train.length_bins is not None and start.step < schedule.steps:
@@ -180,9 +186,12 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     plateau = Plateau(schedule.warmup_steps)
 
     def look(step: int) -> Look | None:
-        if job.validation is None or step % train.evaluate_every_steps:
+        # After the last step too: it may be the best, and it is what the run came to.
+        due = step % train.evaluate_every_steps == 0 or step == schedule.steps
+        if job.validation is None or not due:
             return None
         values = held_out()
+        notice(held_out_in_words(step, values, job.pair_name))
         warning = plateau.message(step, values)
         if warning is not None:
             notice(warning)
@@ -218,7 +227,8 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
     # What was settled by a rehearsal holds from now on.
     reached = take_steps(loop, start, train.hours is not None and "steps" not in start.settled)
     moments = moments_of(model, optimiser)
-    if sharded:
+    # Of a stopped run the checkpoint is what counts, and rank 0 may have failed to write it.
+    if sharded and not reached.stopped:
         model, moments = _whole(model, moments)
     return Outcome(
         reached.stopped,
@@ -229,6 +239,15 @@ def pretrain(job: TrainJob, hooks: Hooks) -> Outcome:
         model,
         moments,
     )
+
+
+def compiled_shape(job: TrainJob, loader: Loader) -> FixedShape:
+    """The shape of all micro-batches of a compiled run."""
+    # Padded attention is as wide as this: in a phase of 128 not the 512 of the positions.
+    longest = job.max_row_tokens or job.model.max_position_embeddings
+    # A batch of one bin says nothing of the others.
+    mean = job.mean_row_tokens or float(loader.batch(0).input_ids.lengths.mean())
+    return fixed_shape(job.rounding.micro_batch_tokens, longest, mean)
 
 
 def _whole(

@@ -91,11 +91,16 @@ class BadSteps:
         if self._job.train.on_nonfinite == "skip":
             text += f". It is number {MOST_IN_A_ROW} in a row"
         group = self._job.group
-        raise NonFiniteError(
-            step + 1,
-            f"{text}. The last checkpoint is from before it. Lower {group}.learning_rate, lengthen "
-            f"{group}.warmup_share, or set {group}.precision=float32",
+        advice = (
+            f"Training anew with a lower {group}.learning_rate, a longer {group}.warmup_share or "
+            f"{group}.precision=float32 may not meet it"
         )
+        if group == "train" and self._job.train.on_nonfinite == "stop":
+            advice = (
+                "train.on_nonfinite=skip goes on from the last checkpoint, which is from before "
+                f"it, and leaves such steps out. {advice}"
+            )
+        raise NonFiniteError(step + 1, f"{text}. {advice}")
 
     def _save(self, step: int, losses: StepLosses, rate: float) -> str:
         job = self._job
@@ -115,13 +120,21 @@ class BadSteps:
             **job.described(),
         }
         path = save_batch(
-            job.checkpoint_filesystem, job.nonfinite_folder, step + 1, self._batch(step), what
+            job.checkpoint_filesystem,
+            job.nonfinite_folder,
+            step + 1,
+            lambda: self._batch(step),
+            what,
         )
         return f"; its batch is in {path}"
 
 
 def save_batch(
-    filesystem: FileSystem, folder: str, step: int, table: pa.Table, what: Mapping[str, Any]
+    filesystem: FileSystem,
+    folder: str,
+    step: int,
+    table: Callable[[], pa.Table],
+    what: Mapping[str, Any],
 ) -> str:
     """Write a global batch as `step-00000017.parquet`, and beside it what is known of the step.
 
@@ -129,7 +142,7 @@ def save_batch(
         filesystem: where `folder` lies.
         folder: made when it is not there.
         step: counted from 1.
-        table: the batch.
+        table: makes the batch.
         what: a JSON object.
 
     Returns:
@@ -139,10 +152,10 @@ def save_batch(
     try:
         filesystem.create_dir(folder, recursive=True)
         with filesystem.open_output_stream(f"{path}.parquet") as stream:
-            pq.write_table(table, stream, compression="zstd")
+            pq.write_table(table(), stream, compression="zstd")
         with filesystem.open_output_stream(f"{path}.json") as stream:
             stream.write(json.dumps(what, indent=1).encode())
-    except OSError as error:
+    except (OSError, ValueError) as error:
         return f"nowhere ({error})"
     return f"{path}.parquet"
 

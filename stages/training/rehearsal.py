@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from stages.training.packing import StepBatch
@@ -15,9 +16,18 @@ from stages.training.step import Stepper
 UNMEASURED_STEPS = 5
 """In which memory is claimed, and kernels are chosen and compiled."""
 MEASURED_STEPS = 20
-"""The fewest."""
+"""The fewest, where they fit into `longest`."""
 MEASURED_SHARE, MEASURED_SECONDS = 0.01, 60.0
 """Measured for this share of the budget, so long at most: clocks are high in the first seconds."""
+LONGEST_SHARE, LONGEST_SECONDS = 0.02, 120.0
+"""The rehearsal ends after the larger of the two, with two steps at least."""
+
+GO_ON, ENOUGH, STOP = 0.0, 1.0, 2.0
+"""What rank 0 asks of all ranks at a step."""
+
+
+class BudgetError(ValueError):
+    """The hours hold not even one step."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +45,65 @@ class Pace:
     spent: float
 
 
+@dataclass
+class Timing:
+    """When a rehearsal has measured enough; times in seconds since it began.
+
+    Args:
+        budget: of the run, in seconds.
+
+    Attributes:
+        warm: when the steps to be measured began; None before.
+        made: steps measured.
+        ended: when the last of them ended.
+    """
+
+    budget: float
+    warm: float | None = None
+    made: int = 0
+    ended: float = 0.0
+    _steps: int = field(default=0, repr=False)
+
+    def is_last(self, now: float) -> bool:
+        """Whether the step that `now` is about to end is the last to be made."""
+        if self.warm is None:
+            return False
+        made = self.made + 1
+        if now >= self._longest():
+            return True
+        wanted = min(MEASURED_SHARE * self.budget, MEASURED_SECONDS)
+        return made >= MEASURED_STEPS and now - self.warm >= wanted
+
+    def stepped(self, now: float) -> None:
+        """A step has ended."""
+        self._steps += 1
+        if self.warm is not None:
+            self.made, self.ended = self.made + 1, now
+        elif self._steps == UNMEASURED_STEPS or now >= self._longest() / 2:
+            self.warm = now
+
+    def _longest(self) -> float:
+        return max(LONGEST_SHARE * self.budget, LONGEST_SECONDS)
+
+    @property
+    def step(self) -> float:
+        """Seconds a measured step; infinite on a rank that measured none."""
+        return (self.ended - (self.warm or 0.0)) / self.made if self.made else math.inf
+
+
 def rehearse(
     stepper: Stepper,
     prepare: Callable[[int], StepBatch],
     prefetch: int,
     evaluate: Callable[[], object] | None,
     seconds: float,
-    agreed: Callable[[int], int],
-) -> Pace:
+    should_stop: Callable[[], bool],
+) -> Pace | None:
     """Make the first steps at a learning rate of zero, then take back the moments.
 
     Weights, moments and order of the data are afterwards as before, so that a run of so many
-    steps, however they were settled, comes to the same model.
+    steps, however they were settled, comes to the same model. Rank 0 decides when it has seen
+    enough; what the other ranks measured is theirs.
 
     Args:
         stepper: of this rank, before its first step.
@@ -54,46 +111,49 @@ def rehearse(
         prefetch: batches made ahead.
         evaluate: makes the held-out figures, or None.
         seconds: the budget.
-        agreed: gives all ranks the number of rank 0.
+        should_stop: asked on rank 0, each step.
+
+    Returns:
+        The pace; None when it was asked to stop.
     """
     began = perf_counter()
     moments = stepper.moments()
+    timing = Timing(seconds)
 
-    def take(batches: Iterator[StepBatch], steps: range) -> float:
-        for step in steps:
-            losses = stepper.gradients_of(step, next(batches), _nothing)
+    def asked() -> float:
+        if should_stop():
+            return STOP
+        return ENOUGH if timing.is_last(perf_counter() - began) else GO_ON
+
+    said = GO_ON
+    with prefetched(prepare, range(sys.maxsize), prefetch) as batches:
+        for step in itertools.count():
+            losses = stepper.gradients_of(step, next(batches), asked)
             # Zero times infinity is no zero; the run itself will meet the same gradient.
             if losses.finite:
                 stepper.change_weights(0.0, losses.grad_norm)
-        return perf_counter()
-
-    first, last = UNMEASURED_STEPS, UNMEASURED_STEPS + MEASURED_STEPS
-    with prefetched(prepare, range(sys.maxsize), prefetch) as batches:
-        warm = take(batches, range(first))
-        stepped = take(batches, range(first, last))
-        more = agreed(_more_steps((stepped - warm) / MEASURED_STEPS, seconds))
-        if more:
-            stepped = take(batches, range(last, last + more))
+            timing.stepped(perf_counter() - began)
+            said = losses.asked
+            if said != GO_ON:
+                break
     stepper.set_moments(moments)
+    if said == STOP:
+        return None
+    stepped = perf_counter()
     if evaluate is not None:
         evaluate()
     ended = perf_counter()
-    return Pace((stepped - warm) / (MEASURED_STEPS + more), ended - stepped, ended - began)
-
-
-def _more_steps(step: float, seconds: float) -> int:
-    """Steps to measure beyond the fewest, where one takes `step` seconds."""
-    wanted = min(MEASURED_SHARE * seconds, MEASURED_SECONDS) / step
-    return max(0, math.ceil(wanted) - MEASURED_STEPS)
+    return Pace(timing.step, ended - stepped, ended - began)
 
 
 def steps_of_hours(hours: float, pace: Pace, evaluate_every_steps: int) -> int:
-    """Steps that fit in what the rehearsal left of `hours`, at least one.
+    """Steps that fit in what the rehearsal left of `hours`; 0 when none does.
 
+    Held-out figures are made every `evaluate_every_steps` steps and after the last one.
     Checkpoints and the start of the processes are not counted in.
     """
-    left = hours * 3600.0 - pace.spent
-    return max(1, math.floor(left / (pace.step + pace.evaluation / evaluate_every_steps)))
+    left = hours * 3600.0 - pace.spent - pace.evaluation
+    return max(0, math.floor(left / (pace.step + pace.evaluation / evaluate_every_steps)))
 
 
 def hours_in_words(hours: float, pace: Pace, steps: int) -> str:
@@ -106,5 +166,10 @@ def hours_in_words(hours: float, pace: Pace, steps: int) -> str:
     )
 
 
-def _nothing() -> float:
-    return 0.0
+def too_short(hours: float, pace: Pace | None) -> BudgetError:
+    """What to do when no step fits. Other ranks than 0 may know no pace."""
+    each = "" if pace is None else f" (a step takes {pace.step:.3g} s here)"
+    return BudgetError(
+        f"train.hours={hours:g} is used up by measuring how long a step takes{each}. Raise "
+        "train.hours, lower train.global_batch_size, or set train.steps"
+    )

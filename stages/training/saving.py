@@ -145,13 +145,15 @@ class Saver:
         """
         raise self._error or CheckpointWriteError("rank 0 could not write checkpoints")
 
-    def finish(self, required: bool) -> None:
-        """Wait for the last save; when it failed, try it again, for the run is not to end yet.
+    def finish(self, required: bool, goes_on: bool = False) -> None:
+        """Wait for the last save; when it failed and is required, try it again.
 
         Called on every rank, at the same step.
 
         Args:
-            required: the run was stopped and this checkpoint is all that is left of it.
+            required: all that is left of a stopped run, or nothing may follow without it.
+            goes_on: steps follow, and other ranks must not wait there for one that ends here. At
+                the end of a run they leave at once, as they may have been told to be quick.
 
         Raises:
             CheckpointWriteError: it could not be written, and is required.
@@ -161,12 +163,13 @@ class Saver:
         while required and self._failures and self._error is None:
             self._begin()
             self._settle()
-        if required:
-            # The other ranks must not wait at the next step for one that ends here.
+        if required and goes_on:
             device = next(self._model.parameters()).device
             failed, _ = distributed.from_rank_0(self._error is not None, {}, device)
             if failed:
                 self.fail()
+        elif required and self._error is not None:
+            self.fail()
         elif self._error is not None:
             self._hooks.notice(str(self._error))
 

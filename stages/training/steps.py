@@ -167,7 +167,7 @@ def take_steps(loop: Loop, start: Start, save_first: bool = False) -> Reached:
                 with meter.paused():
                     save(look.score)
                     if look.save:
-                        saver.finish(required=True)
+                        saver.finish(required=True, goes_on=True)
             if look.enough:
                 stopped = False
                 break

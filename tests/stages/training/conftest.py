@@ -137,12 +137,12 @@ class Recorder(NoHooks):
         self.values: dict[int, dict[str, float]] = {}
         self.checkpoints: list[int] = []
         self.notices: list[str] = []
-        self.steps = 0
+        self.steps = self.done = 0
         self._asked = 0
         self._stop_at, self._break_at = stop_at, break_at
 
-    def planned(self, steps: int) -> None:
-        self.steps = steps
+    def planned(self, steps: int, done: int) -> None:
+        self.steps, self.done = steps, done
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self.values.setdefault(step, {}).update(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from pyarrow.fs import LocalFileSystem
 
 from model.bert import BertForPreTraining, init_weights
 from model.config import BertConfig
+from stages.training.checkpoint import best_checkpoint
 from stages.training.evaluate import Plateau, evaluate, unigram_log_probabilities
 from stages.training.job import Validation
 from stages.training.loop import pretrain
@@ -163,4 +165,22 @@ def test_the_baseline_is_drawn_beside_the_curve(make_job, recorder, shards):
         figures.all_labels.unigram_loss, rel=1e-12
     )
     # A rate of nearly nothing: after warm-up the model still guesses, and that is said once.
-    assert len(hooks.notices) == 1 and "nothing of their context" in hooks.notices[0]
+    warned = [text for text in hooks.notices if "nothing of their context" in text]
+    said = [text for text in hooks.notices if text not in warned]
+    assert len(warned) == 1 and len(said) == 2
+    assert said[1].startswith("step 4, held out: loss on [MASK] 4."), said
+    assert re.search(r"baseline \d\.\d{3}\), perplexity .*, MLM accuracy .*NSP acc", said[1])
+
+
+def test_the_last_step_is_looked_at_whatever_the_pace(make_job, recorder, shards):
+    """It is what the run came to, and may be the best checkpoint."""
+    validation = Validation(shards[:1], mask_token_id=4, max_rows=60)
+    hooks = recorder()
+    train = {"steps": 5, "evaluate_every_steps": 3, "keep_best": True}
+    job = make_job(train=train, validation=validation)
+    pretrain(job, hooks)
+    looked = [s for s, values in hooks.values.items() if "validation/mlm_loss" in values]
+    assert looked == [3, 5]
+    best = best_checkpoint(job.checkpoint_filesystem, job.checkpoint_folder)
+    assert best is not None and best.state.step == 5
+    assert best.state.score == hooks.values[5]["validation/mlm_loss"]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow.fs import LocalFileSystem
 
 from model.bert import BertForPreTraining, init_weights
 from model.config import BertConfig
@@ -17,8 +18,10 @@ from model.losses import nsp_loss_sum
 from stages.training.device import autocast
 from stages.training.examples import Examples, Ragged, offsets_of
 from stages.training.job import Validation
-from stages.training.loop import pretrain
+from stages.training.loader import Loader
+from stages.training.loop import compiled_shape, pretrain
 from stages.training.packing import cut, micro_batches, step_batch
+from stages.training.row_groups import Limits
 from stages.training.shapes import fixed_shape
 
 LONGEST = 40
@@ -161,6 +164,16 @@ def test_a_compiled_run_learns_what_an_eager_one_does(make_job, recorder):
         pretrain(replace(job, validation=Validation(job.copies[0], mask_token_id=4)), compiled)
     assert len(compiled.values[6]) > len(compiled.values[5])
     assert compiled.losses() == pytest.approx(eager.losses(), rel=1e-5)
+
+
+def test_a_compiled_run_is_as_wide_as_its_rows_and_no_wider(make_job):
+    job = make_job(model={"max_position_embeddings": 512}, rounding={"compile": True})
+    loader = Loader(LocalFileSystem(), job.copies, job.seed, 16, Limits(64, 512))
+    told = replace(job, max_row_tokens=40, mean_row_tokens=20.0)
+    assert compiled_shape(told, loader).longest == 40
+    # Of the mean of all rows, not of one batch's.
+    assert compiled_shape(told, loader) == fixed_shape(job.rounding.micro_batch_tokens, 40, 20.0)
+    assert compiled_shape(job, loader).longest == 512
 
 
 def test_padding_of_a_step_is_that_of_the_shape():

@@ -55,7 +55,8 @@ def tokens(model: BertForPreTraining) -> Tensor:
 
 def test_the_batch_that_did_it_is_kept(make_job, recorder, poison, tmp_path):
     job = make_job(init_from=poison(tokens), nonfinite_folder=str(tmp_path / "bad"))
-    with pytest.raises(NonFiniteError, match=r"step 1: .*its batch is in (.*)\. The") as caught:
+    said = r"step 1: .*its batch is in (.*)\. train\.on_nonfinite=skip goes on"
+    with pytest.raises(NonFiniteError, match=said) as caught:
         pretrain(job, recorder())
     path = Path(str(tmp_path / "bad/step-00000001.parquet"))
     assert f"its batch is in {path}. " in str(caught.value)
@@ -92,10 +93,10 @@ def test_hashes_of_documents_are_kept_as_they_are(rows_maker, tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     files = read_index(LOCAL, [str(tmp_path / "rows.parquet")])
     batch = Loader(LOCAL, (files,), 7, 20, Limits(64, 40), documents=True).batch(0)
-    path = save_batch(LOCAL, str(tmp_path / "kept"), 3, batch_table(batch), {})
+    path = save_batch(LOCAL, str(tmp_path / "kept"), 3, lambda: batch_table(batch), {})
     kept = pq.read_table(path)
     assert sorted(kept["document"].to_pylist()) == hashes
-    nowhere = save_batch(LOCAL, str(tmp_path / "rows.parquet"), 3, batch_table(batch), {})
+    nowhere = save_batch(LOCAL, str(tmp_path / "rows.parquet"), 3, lambda: batch_table(batch), {})
     assert nowhere.startswith("nowhere (")
 
 
@@ -131,6 +132,23 @@ def test_a_skipped_step_counts_and_changes_nothing(make_job, recorder, poison, t
     assert rest.resumed_from == 7 and again.values[12].keys() == hooks.values[12].keys()
     assert again.values[12]["train/skipped_steps"] == counts[-1]
     assert again.losses() == {s: v for s, v in hooks.losses().items() if s > 7}
+
+
+def test_a_run_that_ended_goes_on_with_skip(make_job, recorder, poison):
+    """From its last checkpoint, and comes to what one that skipped from the beginning came to."""
+    path = poison(lambda model: model.bert.embeddings.position.weight[33])
+    train = {"steps": 12, "checkpoint_every_steps": 1, "keep_checkpoints": 99}
+    seen = recorder()
+    pretrain(make_job(train=train | {"on_nonfinite": "skip"}, init_from=path, folder="all"), seen)
+    job = make_job(train=train, init_from=path, folder="ended")
+    with pytest.raises(NonFiniteError, match=r"train\.on_nonfinite=skip goes on") as caught:
+        pretrain(job, recorder())
+    hooks = recorder()
+    skips = replace(job.train, on_nonfinite="skip")
+    outcome = pretrain(replace(job, train=skips, attempt="second"), hooks)
+    first = caught.value.step
+    assert outcome.resumed_from == first - 1 and outcome.step == 12
+    assert hooks.losses() == {s: v for s, v in seen.losses().items() if s >= first}
 
 
 def test_too_many_in_a_row_end_the_run(make_job, recorder, poison, tmp_path):
