@@ -229,7 +229,8 @@ def test_budgets_in_tokens_count_mixed_rows(made, tmp_path) -> None:
     words = (f"train.tokens={round(3 * 8 * mean)}", f"train.global_batch_tokens={round(8 * mean)}")
     words += ("train.steps=null", "train.global_batch_size=null")
     node = nodes(made, mix_of(made), *words)["pretrain/128"]
-    (said,) = train(made, node, tmp_path, mixed=(longer,)).notes
+    said, held_out, *_ = train(made, node, tmp_path, mixed=(longer,)).notes
+    assert held_out.startswith("step 3, held out: ")
     assert "8 examples" in said and "3 steps" in said
     assert said.endswith(f"a training row has {mean:.1f} tokens in the mean")
 

@@ -115,7 +115,8 @@ def train(told: dict) -> None:
     outcome = pretrain(job, hooks)
     if told["rank"] == 0:
         digest = hashlib.sha256()
-        for weight in weights_of(outcome.model).values():
+        # Of a stopped run the checkpoint counts, and a model that is cut stays so.
+        for weight in ({} if outcome.stopped else weights_of(outcome.model)).values():
             digest.update(weight.numpy().tobytes())
         figures = {
             "losses": hooks.losses, "stopped": outcome.stopped, "weights": digest.hexdigest(),
