@@ -33,6 +33,14 @@ class Mailbox:
         self._stop = False
         self._leaving = False
         self._failure: str | None = None
+        self._starts = 0
+
+    def began(self) -> None:
+        """Workers begin to train; said when it is not the first time."""
+        self._starts += 1
+        if self._starts > 1:
+            why = "one died, its node is gone, or their number changes"
+            self._messages.append(("note", f"training workers were started again: {why}"))
 
     def push(self, messages: list[Message]) -> bool:
         """Leave messages; the reply says whether to stop."""
@@ -107,6 +115,10 @@ class Sender:
         """
         self._push()
         return self._stop or self._leaving
+
+    def began(self) -> None:
+        """Once for each start of the workers. Does not wait."""
+        self._mailbox.began.remote()
 
     def leave(self, why: str) -> None:
         """Have all workers stop, as this one has to end. From any thread; does not wait."""

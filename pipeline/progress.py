@@ -114,7 +114,9 @@ class Line:
         with self.lock:
             self.count.done += amount
             self.count.counted = time.monotonic()
-            self.count.figures.update(figures)
+            # In the order of the newest: after a start some are missing at first.
+            left = {k: v for k, v in self.count.figures.items() if k not in figures}
+            self.count.figures = {**figures, **left}
         self._board.changed(self)
 
     def note(self, text: str) -> None:

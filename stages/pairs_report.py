@@ -84,7 +84,7 @@ def pairs_result(
     if held_out < LEAST_VALIDATION_TOKENS:
         raise StageError(
             f"only {held_out} tokens are held out, at least {LEAST_VALIDATION_TOKENS} are needed "
-            "for figures that mean something: raise corpus.validation_share or give more text"
+            f"for figures that mean something: {_advice(held_out)} or give more text"
         )
     return Result(
         figures=figures,
@@ -107,6 +107,14 @@ def _reasons(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Counter[str]]:
         for unit, values in f["counts"].items():
             reasons.setdefault(unit, Counter()).update(values)
     return reasons
+
+
+def _advice(held_out: int) -> str:
+    if not held_out:
+        return "raise corpus.validation_share"
+    # With room for the luck of the draw.
+    times = 1.5 * LEAST_VALIDATION_TOKENS / held_out
+    return f"raise corpus.validation_share to about {times:.1f} times what it is"
 
 
 def _split_figures(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -234,9 +235,12 @@ def _check_documents(documents: Mapping[str, int], tally: Tally, config: CorpusC
         )
     for side, least in (("validation", LEAST_VALIDATION_DOCUMENTS), ("train", 1)):
         if documents[side] < least:
+            # Three documents on either side, as the draw goes.
+            few = min(0.5, math.ceil(300 / total) / 100)
+            share = few if side == "validation" else 1 - few
             raise StageError(
                 f"{documents[side]} of {total} documents fell to the {side} side: set "
-                "corpus.validation_share so that both sides get some (now "
+                f"corpus.validation_share={share:g} so that both sides get some (now "
                 f"{config.validation_share:g}), or give more documents"
             )
 

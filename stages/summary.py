@@ -87,11 +87,12 @@ def _evaluate(f: Figures) -> list[Line]:
         if "nats_under_unigram_mask_tokens_low" in f:
             low = f["nats_under_unigram_mask_tokens_low"]
             high = f["nats_under_unigram_mask_tokens_high"]
+            least, most = (low, high) if under >= 0 else (-high, -low)
             lines.append(
                 (
                     "",
-                    f"95 % interval {low:.3f} to {high:.3f} under it, over {f['documents']:,} "
-                    "documents",
+                    f"95 % interval {least:.3f} to {most:.3f} {side} it, across "
+                    f"{f['documents']:,} documents",
                 )
             )
     for name, words in (("nsp", "NSP accuracy"), ("sentence_order", "sentence order accuracy")):

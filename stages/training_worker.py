@@ -45,6 +45,8 @@ def as_worker(
     failed = sender.failure()
     if failed is not None:
         return {"failed": failed}
+    if rank == 0:
+        sender.began()
     told = f"training worker {rank} is told to end (SIGTERM): saving, and stopping all workers"
     try:
         with training(lambda: sender.leave(told)):

@@ -50,11 +50,20 @@ def train_on_workers(
             stopped_at = _fit(context, worker, plan, (least, most), use_gpu, round_)
         except TrainingBroke as error:
             before, saved = saved, _checkpoints(context)
-            if saved == before:
+            if saved != before:
+                # A run of weeks may lose more workers than Ray would start again.
+                text = f"{_last_line(error):.200}; training goes on from its last checkpoint"
+                context.progress.note(text)
+                continue
+            if not error.died:
                 raise
-            # A run of weeks may lose more workers than Ray would start again.
-            context.progress.note(f"{_last_line(error)}; training goes on from its last checkpoint")
-            continue
+            tokens = context.node.settings["rounding"]["micro_batch_tokens"]
+            raise StageError(
+                "processes of training workers died several times without a checkpoint in between, "
+                f"most often for want of memory: lower rounding.micro_batch_tokens ({tokens} now), "
+                "set rounding.gradient_checkpointing=true, or take a smaller model. Ray says: "
+                f"{' '.join(str(error).split()):.300}"
+            ) from error
         if stopped_at is None:
             return
         # The run or a worker was told to stop, or workers lost the way to the driver with a node:
@@ -70,7 +79,13 @@ def train_on_workers(
 
 
 class TrainingBroke(RuntimeError):  # noqa: N818 - what happened, not an error of ours
-    """Training workers died, raised or did not start more often than `MAX_FAILURES`."""
+    """Training workers died, raised or did not start more often than `MAX_FAILURES`.
+
+    Attributes:
+        died: it was the end of a process.
+    """
+
+    died = False
 
 
 def _checkpoints(context: Context) -> frozenset[str]:
@@ -107,7 +122,7 @@ def _uses_gpus(context: Context, workers: int, most: int) -> bool:
             return True
         if device == "cuda":
             raise StageError(
-                f"cluster.device=cuda: {workers} workers need as many GPUs, this run may use "
+                f"cluster.device=cuda: {_workers(workers)} as many GPUs, this run may use "
                 f"{granted:g}. {_fewer(granted)} or set cluster.device=cpu"
             )
         context.progress.note(
@@ -133,7 +148,13 @@ def _uses_gpus(context: Context, workers: int, most: int) -> bool:
 
 
 def _fewer(granted: float) -> str:
-    return "Lower cluster.train_workers" if granted else "Raise cluster.num_gpus"
+    if granted:
+        return "Lower cluster.train_workers"
+    return "Raise cluster.num_gpus, if it is set and there are GPUs,"
+
+
+def _workers(count: int) -> str:
+    return "1 worker needs" if count == 1 else f"{count} workers need"
 
 
 def _fit(
@@ -232,13 +253,20 @@ def _readable(error: BaseException) -> TrainingBroke:
 
     def rank_of(item: tuple[int, BaseException]) -> tuple[int, int]:
         rank, cause = item
-        if isinstance(cause, worker_deaths()):
+        if _died(cause):
             return 0, rank
         return 2 if _CONNECTION.search(str(cause)) else 1, rank
 
     rank, cause = min(failures.items(), key=rank_of)
     others = f" ({len(failures)} of the workers failed)" if len(failures) > 1 else ""
-    return TrainingBroke(f"training worker {rank} failed{others}: {cause}")
+    broke = TrainingBroke(f"training worker {rank} failed{others}: {cause}")
+    broke.died = _died(cause)
+    return broke
+
+
+def _died(cause: BaseException) -> bool:
+    """Whether a worker's process ended; Ray Train says so through its health check."""
+    return isinstance(getattr(cause, "health_check_failure", cause), worker_deaths())
 
 
 def _last_line(error: BaseException) -> str:

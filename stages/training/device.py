@@ -153,7 +153,7 @@ def choose_device(requested: str, machine: Machine, local_rank: int = 0) -> str:
     if index >= machine.cuda_devices:
         raise ValueError(
             f"device cuda:{index} was asked for, but torch sees {machine.cuda_devices} GPUs: "
-            "ask for fewer workers a host, or for device cpu"
+            + ("ask for fewer workers a host, or for device cpu" if local_rank else "cpu is there")
         )
     return f"cuda:{index}"
 

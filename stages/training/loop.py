@@ -247,7 +247,9 @@ def compiled_shape(job: TrainJob, loader: Loader) -> FixedShape:
     longest = job.max_row_tokens or job.model.max_position_embeddings
     # A batch of one bin says nothing of the others.
     mean = job.mean_row_tokens or float(loader.batch(0).input_ids.lengths.mean())
-    return fixed_shape(job.rounding.micro_batch_tokens, longest, mean)
+    # No micro-batch holds more than a step's rows, however large the budget.
+    most = batch_size(job.train, job.mean_row_tokens) * longest
+    return fixed_shape(min(job.rounding.micro_batch_tokens, most), longest, mean)
 
 
 def _whole(

@@ -97,8 +97,8 @@ class BadSteps:
         )
         if group == "train" and self._job.train.on_nonfinite == "stop":
             advice = (
-                "train.on_nonfinite=skip goes on from the last checkpoint, which is from before "
-                f"it, and leaves such steps out. {advice}"
+                "Where few batches do this, train.on_nonfinite=skip leaves them out and goes on "
+                f"from the last checkpoint, if there is one. {advice}"
             )
         raise NonFiniteError(step + 1, f"{text}. {advice}")
 

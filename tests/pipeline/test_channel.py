@@ -141,6 +141,9 @@ def test_what_a_worker_alone_met_is_said_at_once_and_kept() -> None:
         first.fail("row group 2 is damaged")
         other.fail("the connection was closed")
         assert other.failure() == channel.failure() == "row group 2 is damaged"
-    assert log.seen == [("note", "row group 2 is damaged")]
+        first.began()
+        other.began()
+    assert log.seen[0] == ("note", "row group 2 is damaged")
+    assert len(log.seen) == 2 and "were started again: one died" in log.seen[1][1]
     # Without a driver nobody knows, and nobody waits.
     assert other.failure() is None

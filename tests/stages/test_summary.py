@@ -27,7 +27,7 @@ EVALUATE = {
 def test_a_model_that_learnt() -> None:
     text = "\n".join(summary_lines({"evaluate": EVALUATE, "export": {"path": "/models/mine"}}))
     assert "0.731 under the unigram baseline of 6.084" in text and "nothing is learnt" not in text
-    assert "95 % interval 0.702 to 0.760 under it, over 31 documents" in text
+    assert "95 % interval 0.702 to 0.760 under it, across 31 documents" in text
     assert "71.2 % of 1,676 held-out pairs, 95 % interval 69.0 to 73.4 %" in text
     assert "better than the majority label" in text and "no better" not in text
     assert "[MASK] = none  ." in text and "/models/mine" in text

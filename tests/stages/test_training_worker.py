@@ -98,7 +98,9 @@ def test_a_worker_without_memory_ends_the_run_with_that(monkeypatch: pytest.Monk
         get_world_rank=lambda: 0, get_local_rank=lambda: 0, get_world_size=lambda: 1
     )
     monkeypatch.setattr("ray.train.get_context", lambda: ranks)
-    sender = SimpleNamespace(failure=lambda: None, close=lambda: None, leave=print)
+    sender = SimpleNamespace(
+        failure=lambda: None, began=lambda: None, close=lambda: None, leave=print
+    )
     plan = SimpleNamespace(settings={"rounding": ROUNDING})
 
     def too_large(*_: Any) -> dict[str, Any]:

@@ -172,8 +172,12 @@ def test_a_compiled_run_is_as_wide_as_its_rows_and_no_wider(make_job):
     told = replace(job, max_row_tokens=40, mean_row_tokens=20.0)
     assert compiled_shape(told, loader).longest == 40
     # Of the mean of all rows, not of one batch's.
-    assert compiled_shape(told, loader) == fixed_shape(job.rounding.micro_batch_tokens, 40, 20.0)
+    budget = min(job.rounding.micro_batch_tokens, 16 * 40)
+    assert compiled_shape(told, loader) == fixed_shape(budget, 40, 20.0)
     assert compiled_shape(job, loader).longest == 512
+    # A budget beyond a step's rows would be memory for nothing.
+    vast = replace(told, rounding=replace(told.rounding, micro_batch_tokens=10**9))
+    assert compiled_shape(vast, loader).budget == 16 * 40
 
 
 def test_padding_of_a_step_is_that_of_the_shape():
