@@ -30,6 +30,20 @@ hypothesis.settings.load_profile("any machine")
 SENTENCES = (Path(__file__).parent / "data/sentences.txt").read_text("utf-8").splitlines()
 
 
+LONG = (
+    "tests/test_readme.py",
+    "tests/stages/test_training_workers.py",
+    "tests/stages/test_cluster_by_hand.py",
+    "tests/stages/test_served_model.py",
+)
+"""Files that take minutes. Begun first, so that both processes of `make test` end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a file stay together, and in their order."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 def documents(count: int, first: int = 0) -> list[list[str]]:
     """Document d has 4 + (5d mod 23) sentences; which ones follows from d alone."""
     made = []

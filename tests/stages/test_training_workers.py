@@ -583,6 +583,9 @@ def test_a_range_of_workers_goes_on_with_fewer(
 ) -> None:
     ray = RayByHand(tmp_path_factory.mktemp("home"))
     try:
+        # Ray first asks for as many as before, and waits a minute for them.
+        wait = {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10"}
+        ray.environment = {**ray.environment, **wait}
         ray.start(cpus=1)
         ray.start(cpus=1)
         run = subprocess.Popen(
