@@ -166,10 +166,10 @@ def hours_in_words(hours: float, pace: Pace, steps: int) -> str:
     )
 
 
-def too_short(hours: float, pace: Pace | None) -> BudgetError:
-    """What to do when no step fits. Other ranks than 0 may know no pace."""
-    each = "" if pace is None else f" (a step takes {pace.step:.3g} s here)"
+def too_short(hours: float, pace: Pace) -> BudgetError:
+    """What to do when no step fits."""
     return BudgetError(
-        f"train.hours={hours:g} is used up by measuring how long a step takes{each}. Raise "
-        "train.hours, lower train.global_batch_size, or set train.steps"
+        f"train.hours={hours:g} is used up by measuring how long a step takes (a step takes "
+        f"{pace.step:.3g} s here). Raise train.hours, lower train.global_batch_size, or set "
+        "train.steps"
     )
